@@ -1,0 +1,1 @@
+// The entropy kernels, written against PERBIT_ARCH.

@@ -1,0 +1,1 @@
+// The numeric kernels, written against PERBIT_ARCH.

@@ -1,0 +1,1 @@
+"""Federated and distributed deep learning that pays by the bit."""

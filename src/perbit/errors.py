@@ -1,0 +1,35 @@
+"""Every error perbit raises on purpose.
+
+    PerbitError
+    ├── SpecError          a codec spec that cannot be read or does not compose
+    ├── EncodeError        values that cannot be coded (also a ValueError)
+    │   └── NonFiniteError NaN or infinity in the input
+    └── DecodeError        bytes that are not a valid frame (also a ValueError)
+        └── LimitError     a frame that claims more than the caller allows
+"""
+
+from __future__ import annotations
+
+
+class PerbitError(Exception):
+    """The root of all errors raised by perbit."""
+
+
+class SpecError(PerbitError, ValueError):
+    """A codec spec that cannot be read or whose stages do not fit together."""
+
+
+class EncodeError(PerbitError, ValueError):
+    """Values that cannot be encoded."""
+
+
+class NonFiniteError(EncodeError):
+    """The input holds NaN or infinity."""
+
+
+class DecodeError(PerbitError, ValueError):
+    """The bytes are not a valid frame."""
+
+
+class LimitError(DecodeError):
+    """A frame claims more values than the caller allows."""

@@ -1,0 +1,76 @@
+"""The kernels behind one name: `K` calls the back end in use (see kernels/README.md for the contract).
+
+>>> from perbit import kernels
+>>> kernels.active() in kernels.available()
+True
+>>> with kernels.using("numpy"):
+...     kernels.active()
+'numpy'
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+from perbit.kernels import reference
+from perbit.kernels.api import KernelApi
+
+try:
+    from perbit import _native
+except ImportError:  # built without a compiler: numpy carries on, slowly
+    _native = None  # type: ignore[assignment]
+
+CHUNK = 1 << 20  # values per independent piece of work; part of the format
+
+
+def available() -> tuple[str, ...]:
+    """The back ends this machine can run, slowest first."""
+    if _native is None:
+        return ("numpy",)
+    return ("numpy", "portable", "avx2") if _native.has_avx2() else ("numpy", "portable")
+
+
+class _Active:
+    """Forwards every attribute to the back end in use."""
+
+    name: str
+    backend: Any
+
+    def select(self, name: str) -> None:
+        if name not in available():
+            raise ValueError(f"kernel back end {name!r} is not available here; choose one of {', '.join(available())}")
+        if name != "numpy":
+            _native.set_backend(name)
+        self.name, self.backend = name, reference if name == "numpy" else _native
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(self.backend, attribute)
+
+
+_active = _Active()
+_active.select(os.environ.get("PERBIT_KERNELS") or available()[-1])
+K = cast(KernelApi, _active)
+
+
+def active() -> str:
+    """The name of the back end in use."""
+    return _active.name
+
+
+def use(name: str) -> None:
+    """Switch to the back end `name` ("numpy", "portable" or "avx2"); results never change, only speed."""
+    _active.select(name)
+
+
+@contextmanager
+def using(name: str) -> Iterator[None]:
+    """Use a back end within a with-block."""
+    before = active()
+    use(name)
+    try:
+        yield
+    finally:
+        use(before)

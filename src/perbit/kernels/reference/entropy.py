@@ -1,0 +1,1 @@
+"""Histogram, rANS and Huffman in numpy (see kernels/README.md)."""

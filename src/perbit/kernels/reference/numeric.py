@@ -1,0 +1,1 @@
+"""Reductions, quantizers, selection, packing and checksums in numpy (see kernels/README.md)."""
