@@ -10,6 +10,7 @@ True
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,10 +19,11 @@ from typing import Any, cast
 from perbit.kernels import reference
 from perbit.kernels.api import KernelApi
 
+_native: Any
 try:
-    from perbit import _native
+    _native = importlib.import_module("perbit._native")
 except ImportError:  # built without a compiler: numpy carries on, slowly
-    _native = None  # type: ignore[assignment]
+    _native = None
 
 CHUNK = 1 << 20  # values per independent piece of work; part of the format
 

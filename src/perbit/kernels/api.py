@@ -11,7 +11,7 @@ F32 = NDArray[np.float32]
 U32 = NDArray[np.uint32]
 U64 = NDArray[np.uint64]
 Buffer = bytes | bytearray | memoryview
-Symbols = NDArray[np.uint8] | NDArray[np.uint16]
+Symbols = NDArray[np.uint8 | np.uint16]
 
 
 class KernelApi(Protocol):

@@ -1,0 +1,45 @@
+# Every target sets up what it needs in .venv and works from a clean clone.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet -c constraints.txt
+SOURCES := $(wildcard kernels/*) CMakeLists.txt pyproject.toml constraints.txt
+FUZZ_SECONDS ?= 600
+
+.PHONY: help demo test test-slow lint bench fuzz clean
+help:
+	@echo "make demo   run the main job on bundled data"
+	@echo "make test   lint, type-check and run all fast tests"
+	@echo "make test-slow | lint | bench | fuzz | clean"
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+
+$(VENV)/installed: $(BIN)/python $(SOURCES)
+	$(PIP) "torch==2.13.0"
+	$(PIP) -e ".[torch,report,dev]"
+	@touch $@
+
+demo: $(VENV)/installed
+	$(BIN)/python -m perbit.demo
+
+test: lint
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-slow: $(VENV)/installed
+	$(BIN)/python -m pytest -n 2 -m slow
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+
+bench: $(VENV)/installed
+	$(BIN)/perbit bench --output results/bench.json
+
+fuzz: $(VENV)/installed
+	$(BIN)/python tests/fuzz.py --seconds $(FUZZ_SECONDS)
+
+clean:
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,119 @@
+"""Arrays at the door: what comes in becomes float32 (or keeps its bytes under `raw`), what goes out has the dtype and shape it came with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perbit.bits import bytes_of
+from perbit.codec import Floats
+from perbit.errors import DecodeError, EncodeError, NonFiniteError
+from perbit.kernels import K
+from perbit.kernels.api import F32
+
+# The number of each dtype in a frame. Never reused.
+DTYPES = (
+    "float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool",
+)  # fmt: skip
+FLOATS = DTYPES[:4]
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+def as_numpy(x: Any) -> NDArray[Any]:
+    """A numpy array for a numpy array, a torch tensor on any device, or anything numpy can read."""
+    if hasattr(x, "detach"):  # a torch tensor, without importing torch
+        x = x.detach().cpu()
+        is_bfloat16 = str(x.dtype) == "torch.bfloat16"
+        x = x.float().numpy().astype(_bfloat16()) if is_bfloat16 else x.numpy()
+    array = np.asarray(x)
+    if array.dtype.name not in DTYPES:
+        raise EncodeError(f"cannot encode dtype {array.dtype.name}; use one of {', '.join(DTYPES)}")
+    return array
+
+
+def _bfloat16() -> np.dtype[Any]:
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise EncodeError("bfloat16 needs the package ml_dtypes: pip install ml_dtypes") from None
+    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return dtype
+
+
+def item_size(dtype: str) -> int:
+    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
+
+
+def to_floats(array: NDArray[Any], name: str | None) -> Floats:
+    """The values as finite, contiguous float32; anything else is an error that names the tensor."""
+    where = f"tensor {name!r}" if name else "the array"
+    if array.dtype.name not in FLOATS:
+        raise EncodeError(f"{where} is {array.dtype.name}; only raw encodes integers, lossy codecs need floats")
+    with np.errstate(over="ignore"):
+        values = Floats(np.asarray(array, np.float32, order="C"))
+    if values.range[2]:
+        raise _nonfinite(array, where)
+    return values
+
+
+def check_finite(array: NDArray[Any], name: str | None) -> None:
+    """Refuse NaN and infinity in an array that is stored as it is."""
+    if array.dtype.name == "float32":
+        finite = K.scan(np.asarray(array, order="C").reshape(-1))[2] == 0
+    else:
+        finite = array.dtype.name not in FLOATS or bool(np.isfinite(array).all())
+    if not finite:
+        raise _nonfinite(array, f"tensor {name!r}" if name else "the array")
+
+
+def _nonfinite(array: NDArray[Any], where: str) -> EncodeError:
+    wide = array.astype(np.float64)
+    n_nan, n_inf = int(np.isnan(wide).sum()), int(np.isinf(wide).sum())
+    if not n_nan + n_inf:
+        n_huge = int((np.abs(wide) > _FLOAT32_MAX).sum())
+        return EncodeError(f"{where} holds {n_huge} values beyond float32's range; scale it down or use raw")
+    counts = [f"{count} {what}" for count, what in ((n_nan, "NaN"), (n_inf, "infinite")) if count]
+    return NonFiniteError(
+        f"{where} holds {' and '.join(counts)} of {array.size} values; a diverged step? Skip it or clip before encoding"
+    )
+
+
+def native_bytes(array: NDArray[Any]) -> memoryview:
+    """The little-endian bytes of an array, without a copy where possible."""
+    flat = np.asarray(array, order="C").reshape(-1)
+    if flat.dtype.name == "bfloat16":
+        flat = flat.view(np.uint16)
+    return bytes_of(flat.astype(flat.dtype.newbyteorder("<"), copy=False))
+
+
+def from_native(data: bytes | bytearray | memoryview, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    """The array whose little-endian bytes these are."""
+    if dtype == "bool":
+        flags = np.frombuffer(data, np.uint8)
+        if flags.size and flags.max() > 1:
+            raise DecodeError("a truth value is neither 0 nor 1")
+        return flags.astype(bool).reshape(shape)
+    stored = np.uint16 if dtype == "bfloat16" else np.dtype(dtype)
+    flat = np.frombuffer(data, np.dtype(stored).newbyteorder("<")).astype(stored)
+    return (flat.view(_decoded_bfloat16()) if dtype == "bfloat16" else flat).reshape(shape)
+
+
+def _decoded_bfloat16() -> np.dtype[Any]:
+    try:
+        return _bfloat16()
+    except EncodeError as error:
+        raise DecodeError(str(error)) from None
+
+
+def from_float32(values: F32, dtype: str) -> NDArray[Any]:
+    """Decoded values in the dtype of the frame; what half precision cannot hold saturates."""
+    if dtype == "float32":
+        return values
+    if dtype == "float64":
+        return values.astype(np.float64)
+    if dtype == "float16":
+        return np.clip(values, -65504, 65504).astype(np.float16)
+    limit = float.fromhex("0x1.fep127")
+    return np.clip(values, -limit, limit).astype(_decoded_bfloat16())

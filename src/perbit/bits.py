@@ -1,0 +1,104 @@
+"""Writing and reading the pieces of a frame: variable-length integers, sections, and what was read where."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perbit.errors import DecodeError
+
+Piece = bytes | bytearray | memoryview
+
+
+def bytes_of(array: NDArray[Any]) -> memoryview:
+    """The bytes of a contiguous array, without a copy."""
+    return array.reshape(-1).view(np.uint8).data
+
+
+def varint(value: int) -> bytes:
+    """Seven bits a byte, lowest first, high bit on all but the last.
+
+    >>> varint(300).hex()
+    'ac02'
+    """
+    if value < 0:
+        raise ValueError(f"a varint holds no negative number, got {value}")
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+class Writer:
+    """Collects the pieces of a frame; they are joined once, at the end."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+
+    def raw(self, data: Piece) -> None:
+        self.pieces.append(data)
+
+    def varint(self, value: int) -> None:
+        self.pieces.append(varint(value))
+
+    def section(self, data: Piece) -> None:
+        """A piece with its length in front."""
+        self.varint(len(data))
+        self.raw(data)
+
+    def join(self) -> bytes:
+        return b"".join(self.pieces)
+
+
+class Reader:
+    """Reads what a Writer wrote, never past the end, and remembers the sections for `perbit.inspect`."""
+
+    def __init__(self, data: Piece) -> None:
+        self.view = memoryview(data).cast("B")
+        self.position = 0
+        self.sections: list[tuple[str, int]] = []
+
+    @property
+    def remaining(self) -> int:
+        return len(self.view) - self.position
+
+    def take(self, n_bytes: int, what: str) -> memoryview:
+        if n_bytes > self.remaining:
+            raise DecodeError(
+                f"{what}: needs {n_bytes} bytes but only {self.remaining} are left; the frame is truncated"
+            )
+        piece = self.view[self.position : self.position + n_bytes]
+        self.position += n_bytes
+        return piece
+
+    def byte(self, what: str) -> int:
+        return self.take(1, what)[0]
+
+    def varint(self, what: str, limit: int = (1 << 63) - 1) -> int:
+        value = shift = 0
+        while True:
+            byte = self.byte(what)
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+            shift += 7
+            if shift > 63:
+                raise DecodeError(f"{what}: a number longer than 63 bits")
+        if byte == 0 and shift:
+            raise DecodeError(f"{what}: a number with needless zero bytes")
+        if value > limit:
+            raise DecodeError(f"{what}: {value} is above the limit {limit}")
+        return value
+
+    def section(self, name: str) -> memoryview:
+        n_bytes = self.varint(f"length of section {name!r}")
+        self.sections.append((name, n_bytes))
+        return self.take(n_bytes, f"section {name!r}")
+
+    def end(self) -> None:
+        if self.remaining:
+            raise DecodeError(f"{self.remaining} bytes are left over after the last section")

@@ -1,0 +1,115 @@
+"""Arrays in files: .npy, .npz and .safetensors in, the same out; every file is written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perbit.errors import PerbitError
+
+SUFFIXES = (".npy", ".npz", ".safetensors")
+
+
+class FileError(PerbitError):
+    """A file that cannot be read or written."""
+
+
+def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Write to a neighbour file, then rename: a crash leaves the old file or the new one, never half of one."""
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise FileError(f"cannot write to {path.parent}: {error.strerror}") from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException as error:
+        Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise FileError(f"cannot write {path}: {error.strerror or error}") from error
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror}") from error
+
+
+def read_tensors(path: Path) -> NDArray[Any] | dict[str, NDArray[Any]]:
+    """One array from .npy, a dict of arrays from .npz or .safetensors."""
+    readers: dict[str, Callable[[Path], NDArray[Any] | dict[str, NDArray[Any]]]] = {
+        ".npy": _read_npy,
+        ".npz": _read_npz,
+        ".safetensors": _read_safetensors,
+    }
+    reader = readers.get(path.suffix)
+    if reader is None:
+        raise FileError(f"cannot tell what {path} holds: its name must end in {', '.join(SUFFIXES)}")
+    if not path.is_file():
+        raise FileError(f"cannot read {path}: no such file")
+    try:
+        return reader(path)
+    except (OSError, ValueError, EOFError, KeyError) as error:
+        raise FileError(f"cannot read {path}: {error}") from error
+
+
+def _read_npy(path: Path) -> NDArray[Any]:
+    array = np.load(path, allow_pickle=False)
+    if not isinstance(array, np.ndarray):
+        raise ValueError("it is not a .npy file")
+    return array
+
+
+def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    with np.load(path, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def _read_safetensors(path: Path) -> dict[str, NDArray[Any]]:
+    from safetensors import SafetensorError  # type: ignore[attr-defined,unused-ignore]
+
+    try:
+        return dict(_safetensors().load_file(path))
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error
+
+
+def write_tensors(path: Path, value: NDArray[Any] | Mapping[str, NDArray[Any]]) -> None:
+    """Write one array as .npy, or several as .npz or .safetensors."""
+    if isinstance(value, np.ndarray):
+        if path.suffix != ".npy":
+            raise FileError(f"one array goes into a .npy file, not {path.name}")
+        write_atomically(path, lambda file: np.save(file, value, allow_pickle=False))
+    elif path.suffix == ".npz":
+        write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **value))
+    elif path.suffix == ".safetensors":
+        data = _safetensors().save({name: np.ascontiguousarray(array) for name, array in value.items()})
+        write_atomically(path, lambda file: file.write(data))
+    else:
+        raise FileError(f"several tensors go into a .npz or .safetensors file, not {path.name}")
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.numpy
+    except ImportError:
+        raise FileError(".safetensors files need the package safetensors: pip install safetensors") from None
+    return safetensors.numpy

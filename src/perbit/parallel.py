@@ -1,0 +1,47 @@
+"""Chunks of 2^20 values are independent: one loop runs them in order or on threads, with the same bytes either way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from perbit.kernels import CHUNK
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+_pool: ThreadPoolExecutor | None = None
+_threads = 1
+
+
+def set_threads(count: int) -> None:
+    """Use `count` threads for large arrays (1 = the caller's own). Results never depend on it."""
+    global _pool, _threads
+    if count < 1:
+        raise ValueError(f"threads must be at least 1, got {count}")
+    _threads = count
+    _pool = ThreadPoolExecutor(count, thread_name_prefix="perbit") if count > 1 else None
+
+
+def get_threads() -> int:
+    """How many threads large arrays use."""
+    return _threads
+
+
+def chunks(n: int) -> Iterator[tuple[int, int]]:
+    """The half-open ranges [lo, hi) that cut n values into chunks.
+
+    >>> [hi - lo for lo, hi in chunks(2**20 + 5)]
+    [1048576, 5]
+    """
+    return ((lo, min(n, lo + CHUNK)) for lo in range(0, n, CHUNK))
+
+
+def run(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
+    """The results of `work` over `items`, in order."""
+    return map(work, items) if _pool is None else _pool.map(work, items)
+
+
+set_threads(int(os.environ.get("PERBIT_THREADS") or 1))
