@@ -1,0 +1,157 @@
+"""Frames: headers, limits, messages, dtypes, accumulation, and what a frame costs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import perbit
+from perbit import wire
+from perbit.wirespec import write_spec
+
+RNG = np.random.default_rng(0)
+X = RNG.laplace(size=(40, 50)).astype(np.float32)
+
+
+def test_overhead_is_at_most_32_bytes_plus_the_spec() -> None:
+    for n in (0, 1, 1000, 1_000_000):
+        x = np.zeros(n, np.float32)
+        frame = perbit.encode(x, "raw")
+        assert len(frame) - x.nbytes - len(write_spec(perbit.codec("raw"))) <= 32
+
+
+def test_a_frame_by_hand() -> None:
+    frame = perbit.encode(np.array([1.0, -2.0], np.float32), "raw")
+    body = b"pbit" + bytes([1, 0, 0, 1, 2]) + bytes([1, 1, 0]) + bytes([8]) + bytes.fromhex("0000803f000000c0")
+    assert frame[:-4] == body
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"])
+def test_integers_survive_exactly_as_raw_only(dtype: str) -> None:
+    x = RNG.integers(0, 2, (3, 5)).astype(dtype)
+    for spec in ("raw", "raw | zstd", "raw | deflate"):
+        value = perbit.decode(perbit.encode(x, spec))
+        assert value.dtype == x.dtype
+        assert np.array_equal(value, x)
+    with pytest.raises(perbit.EncodeError, match="only raw encodes integers"):
+        perbit.encode(x, "fp16", name="counter")
+
+
+def test_raw_keeps_float64_exactly() -> None:
+    x = RNG.normal(size=100) * 1e200
+    assert np.array_equal(perbit.decode(perbit.encode(x, "raw")), x)
+    with pytest.raises(perbit.EncodeError, match="100 values beyond float32's range"):
+        perbit.encode(x, "fp16")
+
+
+def test_bfloat16_survives() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    x = X.astype(ml_dtypes.bfloat16)
+    for spec in ("raw", "bf16"):
+        value = perbit.decode(perbit.encode(x, spec))
+        assert value.dtype == x.dtype
+        assert np.array_equal(value, x)
+
+
+def test_torch_tensors_are_arrays_too() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.from_numpy(X.copy()).requires_grad_()
+    assert np.array_equal(perbit.decode(perbit.encode(x, "raw")), X)
+    half = x.bfloat16()
+    assert np.array_equal(perbit.decode(perbit.encode(half, "raw")).astype(np.float32), half.detach().float().numpy())
+
+
+def test_strided_and_scalar_input() -> None:
+    assert np.array_equal(perbit.decode(perbit.encode(X[::2, ::3].T, "raw")), X[::2, ::3].T)
+    assert perbit.decode(perbit.encode(np.float32(3.5), "raw")) == np.float32(3.5)
+    assert perbit.decode(perbit.encode([1.0, 2.0], "fp16")).dtype == np.float64
+
+
+def test_the_caller_bounds_what_a_frame_may_claim() -> None:
+    frame = perbit.encode(X, "topk(0.01)")
+    assert perbit.decode(frame, max_values=2000, expect_shape=(40, 50)).shape == (40, 50)
+    with pytest.raises(perbit.LimitError, match="pass max_values=2000"):
+        perbit.decode(frame, max_values=1999)
+    with pytest.raises(perbit.DecodeError, match=r"expected shape \(2000,\)"):
+        perbit.decode(frame, expect_shape=(2000,))
+    zeros = perbit.encode(np.zeros(1 << 10, np.float32), "uniform(4) | rans")
+    assert len(zeros) < 50
+
+
+def test_messages_and_arrays_are_not_confused() -> None:
+    with pytest.raises(perbit.DecodeError, match=r"use perbit\.loads"):
+        perbit.decode(perbit.dumps({"x": X}, "raw"))
+    with pytest.raises(perbit.DecodeError, match=r"use perbit\.decode"):
+        perbit.loads(perbit.encode(X, "raw"))
+
+
+def test_a_message_is_checked_against_what_is_expected() -> None:
+    frame = perbit.dumps({"a": X, "b": X[0]}, "fp16")
+    assert list(perbit.loads(frame, expect={"b": (50,), "a": (40, 50)})) == ["a", "b"]
+    for expect, problem in [
+        ({"a": (40, 50)}, "not expected"),
+        ({"a": (40, 50), "b": (51,)}, "got"),
+        ({"c": ()}, "lacks|not expected"),
+    ]:
+        with pytest.raises(perbit.DecodeError, match=problem):
+            perbit.loads(frame, expect=expect)
+
+
+def test_a_plan_chooses_per_tensor_and_the_header_is_small() -> None:
+    plan = perbit.Plan.of("topk(0.05) | qsgd(15) | rans", rules={"head.*": "fp16"})
+    tensors = {f"layers.{i}.conv.weight": RNG.normal(size=(64, 32)).astype(np.float32) for i in range(30)}
+    tensors |= {f"layers.{i}.bn.bias": np.zeros(64, np.float32) for i in range(30)}
+    tensors |= {"head.weight": X, "bn.num_batches_tracked": np.array(7, np.int64)}
+    frame = perbit.dumps(tensors, plan, seed=1)
+    info = perbit.inspect(frame)
+    specs = {tensor["name"]: tensor["spec"] for tensor in info["tensors"]}
+    assert specs["layers.3.conv.weight"] == "topk(0.05) | qsgd(15) | rans"
+    assert (specs["layers.3.bn.bias"], specs["head.weight"], specs["bn.num_batches_tracked"]) == ("raw", "fp16", "raw")
+    assert info["header_bytes"] + 4 + sum(tensor["n_bytes"] for tensor in info["tensors"]) == len(frame)
+    assert info["header_bytes"] < 62 * 12
+    assert perbit.loads(frame)["bn.num_batches_tracked"] == 7
+
+
+def test_sequence_and_digest_travel() -> None:
+    frame = perbit.dumps({"x": X}, "raw", sequence=300, digest=b"abcdefgh")
+    header = wire.read_header(frame)
+    assert (header.sequence, header.digest) == (300, b"abcdefgh")
+    assert perbit.inspect(frame)["digest"] == b"abcdefgh".hex()
+    with pytest.raises(perbit.EncodeError):
+        perbit.dumps({}, "raw", sequence=1)
+
+
+def test_decode_add_checks_before_it_adds() -> None:
+    frame = perbit.encode(X, "topk(0.1)")
+    for bad in (np.zeros((40, 51), np.float32), np.zeros((40, 50)), np.zeros((50, 40), np.float32).T):
+        with pytest.raises(perbit.PerbitError):
+            perbit.decode_add(frame, bad)
+        assert not bad.any()
+    with pytest.raises(perbit.DecodeError, match="no tensor 'x'"):
+        perbit.decode_add(perbit.dumps({"x": X}, "raw"), {"y": np.zeros((40, 50), np.float32)})
+
+
+def test_threads_do_not_change_the_bytes() -> None:
+    x = RNG.normal(size=(1 << 21) + 77).astype(np.float32)
+    for spec in ("uniform(4) | rans", "qsgd(7) | huffman", "uniform(5, random=true)"):
+        frame = perbit.encode(x, spec, seed=5)
+        value = perbit.decode(frame)
+        perbit.set_threads(2)
+        try:
+            assert perbit.encode(x, spec, seed=5) == frame
+            assert np.array_equal(perbit.decode(frame), value)
+        finally:
+            perbit.set_threads(1)
+
+
+def test_without_a_seed_every_frame_is_drawn_anew() -> None:
+    assert perbit.encode(X, "qsgd(1)") != perbit.encode(X, "qsgd(1)")
+
+
+@pytest.mark.slow
+def test_a_hundred_million_values() -> None:
+    x = np.arange(100_000_000, dtype=np.float32)
+    frame = perbit.encode(x, "uniform(8) | rans")
+    value = perbit.decode(frame)
+    assert np.abs(value - x).max() <= 1e8 / 255 / 2 * 1.01
+    assert np.array_equal(perbit.decode(perbit.encode(np.zeros_like(x), "qsgd(15) | rans")), np.zeros_like(x))
