@@ -8,11 +8,11 @@
 namespace perbit::PERBIT_ARCH {
 
 // Appends bits to a zeroed buffer that has eight spare bytes behind everything written.
-class BitWriter {
+class FieldWriter {
 public:
     static constexpr unsigned MAX_WIDTH = 56;  // with up to seven bits pending, a field still fits 64
 
-    explicit BitWriter(uint8_t* out) : out_(out) {}
+    explicit FieldWriter(uint8_t* out) : out_(out) {}
 
     void append(uint64_t field, unsigned width) {
         pending_ |= field << count_;
@@ -49,13 +49,13 @@ inline uint64_t golomb_bits(const uint32_t* positions, size_t count, unsigned b)
 std::vector<uint8_t> golomb_encode(const uint32_t* positions, size_t count, unsigned b) {
     const size_t size = size_t((golomb_bits(positions, count, b) + 7) / 8);
     std::vector<uint8_t> out(size + sizeof(uint64_t));
-    BitWriter writer(out.data());
+    FieldWriter writer(out.data());
     const uint32_t low_mask = (uint32_t(1) << b) - 1;
     uint32_t next = 0;  // the smallest position that may follow
     for (size_t i = 0; i < count; i++) {
         const uint32_t gap = positions[i] - next, quotient = gap >> b;
         next = positions[i] + 1;
-        if (quotient < BitWriter::MAX_WIDTH - b) {
+        if (quotient < FieldWriter::MAX_WIDTH - b) {
             writer.append((gap & low_mask) | uint64_t(1) << (b + quotient), b + quotient + 1);
         } else {
             writer.append(gap & low_mask, b);
