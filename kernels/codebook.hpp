@@ -10,13 +10,16 @@
 
 namespace perbit::PERBIT_ARCH {
 
-// Up to 15 sorted boundaries, padded with +inf; a finite value has passed `cell` of them.
+// No value passes it, not even an infinite one: cells always stay below the true number of boundaries.
+constexpr float PADDING = std::numeric_limits<float>::quiet_NaN();
+
+// Up to 15 sorted boundaries, padded; a value has passed `cell` of them.
 class FewBoundaries {
 public:
     static constexpr size_t CELLS = 16;
 
     FewBoundaries(const float* values, size_t count) {
-        std::fill(padded_, padded_ + CELLS, std::numeric_limits<float>::infinity());
+        std::fill(padded_, padded_ + CELLS, PADDING);
         std::copy(values, values + count, padded_);
 #ifdef PERBIT_AVX2
         float level_1[8], level_2[8], level_3[8], level_4[8];
@@ -81,8 +84,8 @@ public:
         }
         for (; prefix < PREFIXES; prefix++) first_[prefix] = uint16_t(count);
         levels_ = unsigned(std::bit_width(most));
-        padded_.assign(count + (size_t(1) << MAX_LEVELS), std::numeric_limits<float>::infinity());
-        std::copy(values, values + count, padded_.begin());
+        padded_.assign(values, values + count);
+        padded_.resize(count + (size_t(1) << MAX_LEVELS), PADDING);
     }
 
     // Calls body(search) with a function from value to cell. The depth is a constant there, because the loop around it is
@@ -104,7 +107,6 @@ private:
     template <unsigned LEVELS>
     uint32_t search(float x) const {
         uint32_t c = first_[prefix_of(x)];
-#pragma GCC unroll 16
         for (unsigned level = LEVELS; level-- > 0;)  // a shifted comparison, because a branch would be mispredicted
             c += uint32_t(x >= padded_[c + (1u << level) - 1]) << level;
         return c;
