@@ -1,11 +1,11 @@
 """Every error perbit raises on purpose.
 
-    PerbitError
-    ├── SpecError          a codec spec that cannot be read or does not compose
-    ├── EncodeError        values that cannot be coded (also a ValueError)
-    │   └── NonFiniteError NaN or infinity in the input
-    └── DecodeError        bytes that are not a valid frame (also a ValueError)
-        └── LimitError     a frame that claims more than the caller allows
+PerbitError
+├── SpecError          a codec spec that cannot be read or does not compose
+├── EncodeError        values that cannot be coded (also a ValueError)
+│   └── NonFiniteError NaN or infinity in the input
+└── DecodeError        bytes that are not a valid frame (also a ValueError)
+    └── LimitError     a frame that claims more than the caller allows
 """
 
 from __future__ import annotations
