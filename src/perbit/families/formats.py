@@ -77,7 +77,7 @@ class Bf16(FloatCodec):
     gives = "bytes"
 
     def omega(self, n: int) -> float:
-        return 2.0**-18  # eight significant bits: relative error at most 2^-9 (not for denormals)
+        return 2.0**-16  # eight significant bits: relative error at most 2^-8 (not for denormals)
 
     def encode(self, values: Floats, rest: Rest, out: Writer, key: int) -> None:
         upper = np.empty(values.n, "<u2")

@@ -12,6 +12,7 @@ from perbit.kernels.api import U32, U64
 
 BITS = 14
 _STEPS = 64
+MAX_ALPHABET = 256
 
 
 @dataclass(frozen=True)
@@ -33,20 +34,26 @@ class Geometric:
         return index, float(costs[index])
 
 
+def geometric(alphabet: int, centre: int) -> Geometric | None:
+    """The family for an alphabet; none above 256 symbols, where 64 steps are too coarse and a table of one's own is cheap."""
+    return Geometric(alphabet, centre) if alphabet <= MAX_ALPHABET else None
+
+
 @lru_cache(maxsize=64)
 def _geometric(alphabet: int, centre: int) -> tuple[U32, NDArray[np.float64]]:
     """The tables, and the bits each symbol costs under each."""
-    tables = np.stack([_one_table(alphabet, centre, j) for j in range(_STEPS)])
-    return tables, BITS - np.log2(tables)
+    distance = np.abs(np.arange(alphabet) - centre)
+    weights = _powers(alphabet)[:, distance]
+    share = weights * ((1 << BITS) - alphabet) // weights.sum(axis=1, keepdims=True)
+    tables = 1 + share
+    tables[:, centre] += (1 << BITS) - tables.sum(axis=1)  # what rounding left over goes to the most likely symbol
+    return np.ascontiguousarray(tables, np.uint32), BITS - np.log2(tables)
 
 
-def _one_table(alphabet: int, centre: int, j: int) -> U32:
-    weights, weight = [], 1 << 40
-    for _ in range(alphabet):
-        weights.append(weight)
-        weight = weight * j // _STEPS
-    by_symbol = [weights[abs(symbol - centre)] for symbol in range(alphabet)]
-    total = sum(by_symbol)
-    freqs = [max(1, (weight << BITS) // total) for weight in by_symbol]
-    freqs[centre] += (1 << BITS) - sum(freqs)  # what rounding left over goes to the most likely symbol
-    return np.array(freqs, np.uint32)
+@lru_cache(maxsize=16)
+def _powers(count: int) -> NDArray[np.int64]:
+    """Row j: 2^40 times the powers of j/64, rounded down at each step."""
+    columns = [np.full(_STEPS, 1 << 40, np.int64)]
+    for _ in range(count - 1):
+        columns.append(columns[-1] * np.arange(_STEPS) // _STEPS)
+    return np.stack(columns, axis=1)

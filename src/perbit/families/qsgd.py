@@ -10,7 +10,7 @@ import numpy as np
 from perbit.bits import Reader
 from perbit.codec import Dequantizer, Floats, Quantized, Quantizer
 from perbit.errors import DecodeError
-from perbit.families.priors import Geometric
+from perbit.families.priors import geometric
 from perbit.kernels import K
 from perbit.kernels.api import F32, Symbols
 from perbit.registry import register
@@ -63,7 +63,7 @@ class Qsgd(Quantizer):
             K.quantize_levels_random(x[lo:hi], scales, bucket, self.levels, key, lo, out)
 
         alphabet = 2 * self.levels + 1
-        return Quantized([("norms", norms.astype("<f4").tobytes())], alphabet, fill, Geometric(alphabet, self.levels))
+        return Quantized([("norms", norms.astype("<f4").tobytes())], alphabet, fill, geometric(alphabet, self.levels))
 
     def dequantizer(self, src: Reader, n: int) -> Dequantizer:
         bucket, data = self._bucket(n), src.section("norms")
@@ -75,7 +75,7 @@ class Qsgd(Quantizer):
             raise DecodeError("qsgd: a norm is negative or not finite")
         s = self.levels
         table = (np.arange(-s, s + 1) / s).astype(np.float32)
-        prior = Geometric(2 * s + 1, s)
+        prior = geometric(2 * s + 1, s)
         if count == 1:  # one norm: fold it into the table and decode in one step
             return Dequantizer(table * norms[0], prior=prior)
         return Dequantizer(table, norms, bucket, prior)

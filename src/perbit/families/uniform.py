@@ -10,7 +10,7 @@ import numpy as np
 from perbit.bits import Reader
 from perbit.codec import Dequantizer, Floats, Quantized, Quantizer
 from perbit.errors import DecodeError
-from perbit.families.priors import Geometric
+from perbit.families.priors import Geometric, geometric
 from perbit.kernels import K
 from perbit.kernels.api import F32, Symbols
 from perbit.registry import register
@@ -71,11 +71,11 @@ def _table(low: float, high: float, levels: int) -> F32:
     return (low + (high - low) * (np.arange(levels) / (levels - 1))).astype(np.float32)
 
 
-def _prior(low: float, high: float, levels: int) -> Geometric:
+def _prior(low: float, high: float, levels: int) -> Geometric | None:
     """Gradients crowd around zero: the centre is the level nearest to it."""
     if not high > low:
-        return Geometric(levels, 0)
-    return Geometric(levels, min(levels - 1, max(0, int((levels - 1) * (0.0 - low) / (high - low) + 0.5))))
+        return geometric(levels, 0)
+    return geometric(levels, min(levels - 1, max(0, int((levels - 1) * (0.0 - low) / (high - low) + 0.5))))
 
 
 def _quantize(x: F32, low: float, high: float, levels: int, key: int | None, start: int, out: Symbols) -> None:
