@@ -37,8 +37,8 @@ inline Fields load_group(const uint8_t* data, unsigned bits) {
 
 #ifdef PERBIT_AVX2
 
-inline uint64_t every_field(uint8_t, unsigned bits) { return 0x0101010101010101 * ((1u << bits) - 1); }
-inline uint64_t every_field(uint16_t, unsigned bits) { return 0x0001000100010001 * ((1u << bits) - 1); }
+inline uint64_t every_field(uint8_t, unsigned bits) { return uint64_t(0x0101010101010101) * ((1u << bits) - 1); }
+inline uint64_t every_field(uint16_t, unsigned bits) { return uint64_t(0x0001000100010001) * ((1u << bits) - 1); }
 
 inline void pack_group(const uint8_t* symbols, unsigned bits, uint8_t* out) {
     store64(out, _pext_u64(load64(symbols), every_field(uint8_t(), bits)));

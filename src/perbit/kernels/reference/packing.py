@@ -41,7 +41,8 @@ def unpack(data: Buffer, bits: int, out: Symbols) -> None:
 
 def golomb_encode(positions: U32, b: int) -> bytes:
     require(0 <= b <= 31, "b must be 0 to 31")
-    gaps = np.diff(positions.astype(np.int64), prepend=-1) - 1
+    following = np.concatenate([[0], positions[:-1].astype(np.int64) + 1])[: len(positions)]
+    gaps: NDArray[np.int64] = positions.astype(np.int64) - following
     require(bool(np.all(gaps >= 0)), "positions must be strictly ascending")
     ends = np.cumsum((gaps >> b) + b + 1)  # one behind the terminating one of each code word
     out = np.zeros(-(-int(ends[-1]) // 8) if len(ends) else 0, dtype=np.uint8)

@@ -31,11 +31,12 @@ def _lane_sum(values: NDArray[np.float64]) -> NDArray[np.float64]:
     rows, n = values.shape
     padded = np.zeros((rows, -(-n // _LANES), _LANES))
     padded.reshape(rows, -1)[:, :n] = values
-    lanes = np.add.reduce(padded, axis=1)
+    lanes: NDArray[np.float64] = np.add.reduce(padded, axis=1)
     while lanes.shape[1] > 1:
         half = lanes.shape[1] // 2
         lanes = lanes[:, :half] + lanes[:, half:]
-    return lanes[:, 0] + 0.0
+    folded: NDArray[np.float64] = lanes[:, 0] + 0.0  # -0 becomes +0, as in a sum that starts from +0
+    return folded
 
 
 def moments(x: F32, hist: U64 | None = None) -> tuple[float, float, float, float, int]:
