@@ -14,7 +14,8 @@ namespace perbit {
 
 bool cpu_has_avx2() {
 #ifdef PERBIT_HAVE_AVX2
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("sse4.2");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+           __builtin_cpu_supports("lzcnt") && __builtin_cpu_supports("popcnt") && __builtin_cpu_supports("sse4.2");
 #else
     return false;
 #endif

@@ -3,8 +3,8 @@
 >>> import numpy as np, perbit
 >>> x = np.random.default_rng(0).laplace(size=100_000).astype(np.float32)
 >>> frame = perbit.encode(x, "topk(0.01) | qsgd(15) | rans", seed=0)
->>> f"{x.nbytes / len(frame):.0f} x smaller"
-'210 x smaller'
+>>> x.nbytes / len(frame) > 300  # times smaller
+True
 >>> perbit.decode(frame).shape
 (100000,)
 """

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -104,16 +105,15 @@ def kernel_cases(n: int) -> Iterator[Case]:
     hist = np.zeros(2048, np.uint64)
     codebook16 = np.linspace(-4e-3, 4e-3, 16).astype(np.float32)
     codebook256 = np.linspace(-4e-3, 4e-3, 256).astype(np.float32)
-    middle16 = (codebook16[1:] + codebook16[:-1]) / 2
-    middle256 = (codebook256[1:] + codebook256[:-1]) / 2
-    norms = K.bucket_norms(x, 512, "l2")
+    middle16, middle256 = _middles(codebook16), _middles(codebook256)
+    scales = (15 / K.bucket_norms(x, 512, "l2")).astype(np.float32)
     yield Case("kernel: scan", n, lambda: K.scan(x))
     yield Case("kernel: moments", n, lambda: K.moments(x, None), {"numpy": lambda: (x.sum(), np.abs(x).sum(), x @ x)})
     yield Case("kernel: moments + histogram", n, lambda: K.moments(x, hist))
     yield Case("kernel: bucket norms (512)", n, lambda: K.bucket_norms(x, 512, "l2"))
     yield Case("kernel: uniform, 16 levels", n, lambda: K.quantize_uniform(x, 2e3, 8.0, 16, out8))
     yield Case("kernel: uniform, 16 levels, random", n, lambda: K.quantize_uniform_random(x, 2e3, 7.5, 16, 1, 0, out8))
-    yield Case("kernel: qsgd levels, random", n, lambda: K.quantize_levels_random(x, 15 / norms, 512, 15, 1, 0, out8))
+    yield Case("kernel: qsgd levels, random", n, lambda: K.quantize_levels_random(x, scales, 512, 15, 1, 0, out8))
     numpy_search: dict[str, Run] = {"numpy": lambda: np.searchsorted(middle16, x, side="right")}
     yield Case("kernel: codebook 16", n, lambda: K.quantize_codebook(x, middle16, out8), numpy_search)
     yield Case("kernel: codebook 16, random", n, lambda: K.quantize_codebook_random(x, codebook16, 1, 0, out8))
@@ -133,6 +133,10 @@ def kernel_cases(n: int) -> Iterator[Case]:
     yield Case("kernel: crc32c", n, lambda: K.crc32c(data))
 
 
+def _middles(codebook: F32) -> F32:
+    return ((codebook[1:] + codebook[:-1]) / 2).astype(np.float32)
+
+
 def selection_cases(n: int) -> Iterator[Case]:
     peers_of: Callable[[F32, int], dict[str, Run]] = _torch_topk
     for size in (4_000_000, n):
@@ -140,7 +144,7 @@ def selection_cases(n: int) -> Iterator[Case]:
         for ratio in (0.001, 0.01, 0.1):
             k = int(size * ratio)
             peers = peers_of(x, k) if size == 4_000_000 else {}
-            yield Case(f"select: top {ratio:.1%} of {size // 1_000_000} M", size, lambda x=x, k=k: K.top_k(x, k), peers)  # type: ignore[misc]
+            yield Case(f"select: top {ratio:.1%} of {size // 1_000_000} M", size, partial(K.top_k, x, k), peers)
     x = gradient(n)
     positions = K.top_k(x, n // 100)
     values, out = x[positions], np.zeros(n, np.float32)
@@ -178,20 +182,16 @@ def coder_cases(_: int) -> Iterator[Case]:
         theirs = f"{8 * len(coded) / entropy:.4f} of the entropy"
         encode_peers, decode_peers = _coder_peers(symbols, counts, levels)
         name = f"{levels} symbols"
-        yield Case(
-            f"rans: encode {name}", n, lambda s=symbols, f=freqs, b=bits: K.rans_encode(s, f, b), encode_peers, ours
-        )  # type: ignore[misc]
+        yield Case(f"rans: encode {name}", n, partial(K.rans_encode, symbols, freqs, bits), encode_peers, ours)
         yield Case(
             f"rans: decode {name}",
             n,
-            lambda d=stream, f=freqs, b=bits, o=out: K.rans_decode(d, f, b, o),
+            partial(K.rans_decode, stream, freqs, bits, out),
             decode_peers,
             ours,
-        )  # type: ignore[misc]
-        yield Case(f"huffman: encode {name}", n, lambda s=symbols, w=lengths: K.huffman_encode(s, w), note=theirs)  # type: ignore[misc]
-        yield Case(
-            f"huffman: decode {name}", n, lambda d=coded, w=lengths, o=out: K.huffman_decode(d, w, o), note=theirs
-        )  # type: ignore[misc]
+        )
+        yield Case(f"huffman: encode {name}", n, partial(K.huffman_encode, symbols, lengths), note=theirs)
+        yield Case(f"huffman: decode {name}", n, partial(K.huffman_decode, coded, lengths, out), note=theirs)
 
 
 def _coder_peers(symbols: Any, counts: Any, levels: int) -> tuple[dict[str, Run], dict[str, Run]]:
@@ -240,9 +240,9 @@ def codec_cases(n: int) -> Iterator[Case]:
         total = np.zeros(n, np.float32)
         note = f"{8 * len(frame) / n:.3f} bits a value"
         peers = compress if spec == END_TO_END[0] else {}
-        yield Case(f"{spec}: encode", n, lambda c=codec: perbit.encode(x, c, seed=0), peers, note)  # type: ignore[misc]
-        yield Case(f"{spec}: decode", n, lambda f=frame: perbit.decode(f), note=note)  # type: ignore[misc]
-        yield Case(f"{spec}: decode_add", n, lambda f=frame, t=total: perbit.decode_add(f, t, 0.1), note=note)  # type: ignore[misc]
+        yield Case(f"{spec}: encode", n, partial(perbit.encode, x, codec, seed=0), peers, note)
+        yield Case(f"{spec}: decode", n, partial(perbit.decode, frame), note=note)
+        yield Case(f"{spec}: decode_add", n, partial(perbit.decode_add, frame, total, 0.1), note=note)
 
 
 _MEMORY_PROBE = """

@@ -201,7 +201,7 @@ def _inspect(options: argparse.Namespace) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    from perbit import bench
+    import perbit.bench as bench
 
     perbit.set_threads(options.threads)
     rows = bench.run(options.n, options.repeats, options.only, progress=not options.json)

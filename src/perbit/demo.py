@@ -45,7 +45,8 @@ def digits_gradient(steps: int = 200, seed: int = 0) -> tuple[dict[str, Any], fl
     for _ in range(steps):
         batch = train[torch.randint(len(train), (64,))]
         optimiser.zero_grad()
-        torch.nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
+        loss: Any = torch.nn.functional.cross_entropy(model(x[batch]), y[batch])
+        loss.backward()
         optimiser.step()
     accuracy = (model(x[held_out]).argmax(1) == y[held_out]).float().mean().item()
     return {name: p.grad.numpy() for name, p in model.named_parameters() if p.grad is not None}, accuracy

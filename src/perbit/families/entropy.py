@@ -5,6 +5,7 @@ A coded chunk starts with a varint mode: 0 one symbol only (it follows) · 1 pac
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +20,8 @@ from perbit.kernels.api import F32, U32, U64, Symbols
 from perbit.registry import register
 
 _CONSTANT, _PACKED, _TABLE, _PRIOR = range(4)
-_STATE_BITS = 32  # what one lane of rANS costs beyond its symbols
+_STATE_BYTES = tables.STATE_BITS // 8  # what one lane of rANS costs beyond its symbols
+_LEAST_TABLE_BITS = 3  # a table costs at least this much for each symbol that occurs
 
 
 def width(alphabet: int) -> int:
@@ -76,20 +78,24 @@ class Rans(SymbolCoder):
         plain = _plain(symbols, counts)
         if plain is not None:
             return plain
-        lanes_bits = _STATE_BITS * tables.rans_lanes(symbols.size)
-        prior_index, prior_bits = prior.best(counts) if prior is not None else (0, np.inf)
-        if prior_bits <= tables.entropy_bits(counts) + tables.least_table_bits(counts):
-            table_bits, head = np.inf, b""
-        else:
-            freqs, bits, written = tables.best_table(counts)
-            table_bits = tables.cost_bits(counts, freqs, bits) + 8 * len(written)
-            head = varint(_TABLE) + written
-        if 8 * packed_size(symbols.size, alphabet) <= min(prior_bits, table_bits) + lanes_bits:
+        index, prior_bits = prior.best(counts) if prior is not None else (0, math.inf)
+        head, freqs, bits, cost = self._own_table(counts, prior_bits)
+        if prior is not None and prior_bits <= cost:
+            freqs, bits = prior.freqs(index)
+            head, cost = varint(_PRIOR + index), prior_bits
+        if packed_size(symbols.size, alphabet) <= cost / 8 + _STATE_BYTES * tables.rans_lanes(symbols.size):
             return varint(_PACKED) + pack(symbols, alphabet)
-        if prior is not None and prior_bits <= table_bits:
-            freqs, bits = prior.freqs(prior_index)
-            head = varint(_PRIOR + prior_index)
         return head + K.rans_encode(symbols, freqs, bits)
+
+    @staticmethod
+    def _own_table(counts: U64, to_beat: float) -> tuple[bytes, U32, int, float]:
+        """A table made for these counts and what everything costs with it; infinity at once if it cannot win."""
+        least = tables.entropy_bits(counts) + _LEAST_TABLE_BITS * np.count_nonzero(counts)
+        if to_beat <= least:
+            return b"", np.empty(0, np.uint32), 0, math.inf
+        freqs, bits, written = tables.best_table(counts)
+        cost = tables.cost_bits(counts, freqs, bits) - 8 * _STATE_BYTES * tables.rans_lanes(int(counts.sum()))
+        return varint(_TABLE) + written, freqs, bits, cost + 8 * len(written)
 
     def decode(self, data: Piece, alphabet: int, prior: Prior | None, out: Symbols) -> None:
         src = Reader(data)
