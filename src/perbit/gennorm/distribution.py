@@ -51,7 +51,11 @@ class GenNorm:
 
     def _power(self, x: ArrayLike) -> F64:
         """y = (|x-μ|/α)^β, whose distribution is Gamma(1/β)."""
-        return np.asarray((np.abs(np.asarray(x, np.float64) - self.mu) / self.alpha) ** self.beta)
+        return self._power_of_distance(np.abs(np.asarray(x, np.float64) - self.mu))
+
+    def _power_of_distance(self, distance: F64) -> F64:
+        with np.errstate(over="ignore"):  # infinity is the right answer
+            return np.asarray((distance / self.alpha) ** self.beta)
 
     def logpdf(self, x: ArrayLike) -> F64:
         """The logarithm of the density at x."""
@@ -131,7 +135,7 @@ class GenNorm:
         >>> GenNorm.laplace().cell_moments(0, [0.0, np.inf])
         array([0.5])
         """
-        y = (np.asarray(edges, np.float64) / self.alpha) ** self.beta
+        y = self._power_of_distance(np.asarray(edges, np.float64))
         return self.abs_moment(p) / 2 * gammainc_cells((p + 1) / self.beta, y)
 
     def partial_moment(self, p: float, lo: ArrayLike, hi: ArrayLike, signed: bool = False) -> F64:

@@ -36,20 +36,26 @@ def gammaln(a: ArrayLike) -> F64:
 
 
 def digamma(a: ArrayLike) -> F64:
-    """ψ(a) = d log Γ(a)/da for a > 0: recurrence up to a >= 10, then the asymptotic series.
+    """ψ(a) = d log Γ(a)/da for a > 0.
 
     >>> round(float(digamma(1.0)), 12)                      # minus Euler's constant
     -0.577215664902
     """
-    x = np.array(a, np.float64)
-    shift = np.zeros_like(x)
-    for _ in range(10):
-        small = x < 10
-        shift = shift - np.where(small, 1 / x, 0.0)
-        x = np.where(small, x + 1, x)
+    return np.asarray(_psi(np.asarray(a, np.float64)), np.float64)
+
+
+def _digamma(x: float) -> float:
+    """Recurrence up to x >= 10, then the asymptotic series."""
+    shift = 0.0
+    while x < 10:
+        shift -= 1 / x
+        x += 1
     r = 1 / (x * x)
     tail = r * (1 / 12 - r * (1 / 120 - r * (1 / 252 - r * (1 / 240 - r * (1 / 132 - r * (691 / 32760 - r / 12))))))
-    return np.asarray(shift + np.log(x) - 0.5 / x - tail)
+    return shift + math.log(x) - 0.5 / x - tail
+
+
+_psi = np.frompyfunc(_digamma, 1, 1)
 
 
 def _series(a: F64, x: F64, log_gamma: F64) -> F64:
