@@ -1,0 +1,55 @@
+// The numeric kernels of one back end, as the bindings see them. No include guard: included once per PERBIT_ARCH.
+//
+// The bindings have checked array lengths and scalar ranges; what depends on the data (a symbol outside its table, a broken
+// stream) is checked here and raises std::invalid_argument. S is uint8_t or uint16_t.
+#include "numeric_types.hpp"
+
+namespace perbit::PERBIT_ARCH {
+
+Extent scan(const float* x, size_t n);
+Moments moments(const float* x, size_t n, uint64_t* hist);
+void bucket_l2(const float* x, size_t n, size_t bucket, float* out);
+void bucket_max(const float* x, size_t n, size_t bucket, float* out);
+
+template <class S>
+void quantize_uniform(const float* x, size_t n, float scale, float offset, uint32_t levels, S* out);
+template <class S>
+void quantize_uniform_random(const float* x, size_t n, float scale, float offset, uint32_t levels, uint64_t key,
+                             uint64_t start, S* out);
+template <class S>
+void quantize_levels_random(const float* x, size_t n, const float* scales, uint64_t bucket, uint32_t levels, uint64_t key,
+                            uint64_t start, S* out);
+template <class S>
+void quantize_codebook(const float* x, size_t n, const float* thresholds, size_t count, S* out);
+template <class S>
+void quantize_codebook_random(const float* x, size_t n, const float* codebook, size_t size, uint64_t key, uint64_t start,
+                              S* out);
+void lowfloat(const float* x, size_t n, float scale, int exponent_bits, int mantissa_bits, uint32_t max_code, uint8_t* out);
+
+template <class S>
+void dequantize(const S* symbols, size_t n, const float* table, size_t size, float* out);
+template <class S>
+void dequantize_buckets(const S* symbols, size_t n, const float* table, size_t size, const float* norms, uint64_t bucket,
+                        uint64_t start, float* out);
+
+void top_k(const float* x, size_t n, size_t k, uint32_t* out);
+Selection select_above(const float* x, size_t n, float threshold);
+void scatter_add(float* out, size_t n, const uint32_t* positions, const float* values, size_t count, float weight);
+void axpy(float* out, const float* values, size_t n, float weight);
+
+template <class S>
+void pack(const S* symbols, size_t n, unsigned bits, uint8_t* out);
+template <class S>
+void unpack(const uint8_t* data, size_t size, unsigned bits, S* out, size_t n);
+
+std::vector<uint8_t> golomb_encode(const uint32_t* positions, size_t count, unsigned b);
+void golomb_decode(const uint8_t* data, size_t size, size_t count, unsigned b, uint64_t n, uint32_t* out);
+
+void feedback_add(const float* g, const float* memory, size_t n, float gamma, float* out);
+template <class S>
+void feedback_update(const float* g, const float* memory, size_t n, float gamma, const S* symbols, const float* table,
+                     size_t size, float* out);
+
+uint32_t crc32c(const uint8_t* data, size_t size, uint32_t value);
+
+}  // namespace perbit::PERBIT_ARCH

@@ -1,0 +1,41 @@
+// What the numeric kernels and their bindings share, independent of the back end.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+namespace perbit {
+
+static_assert(std::endian::native == std::endian::little, "streams are little-endian and read with plain loads");
+
+constexpr size_t HISTOGRAM_BINS = 2048;  // exponent and the top three mantissa bits
+
+struct Extent {
+    float min, max;
+    uint64_t n_nonfinite;
+};
+
+struct Moments {
+    double sum, sum_abs, sum_sq;
+    float max_abs;
+    uint64_t n_zero;
+};
+
+struct Selection {
+    std::unique_ptr<uint32_t[]> positions;
+    size_t count = 0;
+};
+
+// std::invalid_argument becomes Python's ValueError.
+static inline void require(bool condition, const char* message) {
+    if (!condition) throw std::invalid_argument(message);
+}
+
+// Bytes of n packed symbols, without overflow for any n that fits memory.
+static inline size_t packed_size(size_t n, unsigned bits) { return n / 8 * bits + (n % 8 * bits + 7) / 8; }
+
+}  // namespace perbit
