@@ -2,8 +2,8 @@
 
     python tools/make_gennorm_tables.py [--processes 2] [--out FILE]
 
-The same machine writes the same bytes every time. Another libm may change the last bit of an entry: the committed file is the
-reference, a new one is a change of format.
+The same machine writes the same bytes every time. Another libm may change the last bit of an entry: the committed file
+is the reference, a new one is a change of format.
 """
 
 from __future__ import annotations

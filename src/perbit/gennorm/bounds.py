@@ -1,7 +1,8 @@
 """What no quantizer can beat: the rate-distortion function of GenNorm sources under squared error.
 
-Blahut-Arimoto on a discretised half line (the source is symmetric, so is the best output), and Shannon's lower bound, to which
-R(D) tends as D → 0 and which is exact for the normal distribution. Rates in bits per value, distortions at unit variance.
+Blahut-Arimoto on a discretised half line (the source is symmetric, so is the best output), and Shannon's lower bound,
+to which R(D) tends as D → 0 and which is exact for the normal distribution. Rates in bits per value, distortions at
+unit variance.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def db(distortion: ArrayLike) -> F64:
 
 
 def shannon_lower_bound(beta: float, rate: ArrayLike) -> F64:
-    """No code of `rate` bits has a smaller mean squared error than 2^(2(h - R))/(2πe), h the entropy of the source in bits.
+    """No code of `rate` bits has a smaller mean squared error than 2^(2(h - R))/(2πe), h the entropy in bits.
 
     >>> float(db(shannon_lower_bound(2.0, 1.0)).round(4))
     -6.0206
@@ -32,7 +33,7 @@ def shannon_lower_bound(beta: float, rate: ArrayLike) -> F64:
 
 
 def distortion_rate(beta: float, rate: ArrayLike) -> F64:
-    """D(R): the least mean squared error of `rate` bits per value for unit-variance GenNorm(beta), within about 0.02 dB.
+    """D(R): the least mean squared error at `rate` bits per value for unit-variance GenNorm(beta), to about 0.03 dB.
 
     >>> float(db(distortion_rate(1.0, 1.0)).round(1))
     -6.6
@@ -41,7 +42,7 @@ def distortion_rate(beta: float, rate: ArrayLike) -> F64:
     if np.any(rate < 0):
         raise ValueError("a rate is not negative")
     rates, log_gaps = _gaps(beta)
-    # The distance to Shannon's bound is smooth and dies out exponentially: beyond the last point so does the interpolation.
+    # The distance to Shannon's bound is smooth and dies out exponentially; so does its continuation.
     decay = (log_gaps[-1] - log_gaps[-2]) / (rates[-1] - rates[-2])
     log_gap = np.interp(rate, rates, log_gaps) + np.minimum(decay, 0.0) * np.maximum(rate - rates[-1], 0.0)
     return np.asarray(shannon_lower_bound(beta, rate) * 10 ** (np.exp(log_gap) / 10))
@@ -62,7 +63,7 @@ def rate_distortion(beta: float, distortion: ArrayLike) -> F64:
 
 @lru_cache(maxsize=64)
 def _gaps(beta: float) -> tuple[F64, F64]:
-    """Rising rates, and the logarithm of how many decibels the curve lies above Shannon's bound, until that is next to nothing."""
+    """Rising rates, and the logarithm of the decibels by which the curve lies above Shannon's bound there."""
     points = [(0.0, float(-db(shannon_lower_bound(beta, 0.0))))]
     for slope in np.geomspace(0.04, 40.0, 32):
         rate, distortion = _blahut_arimoto(beta, float(slope))
@@ -78,8 +79,9 @@ def _gaps(beta: float) -> tuple[F64, F64]:
 def _blahut_arimoto(beta: float, s: float, gap_bits: float = 2e-3) -> tuple[float, float]:
     """The point of the curve where -dR/dD = s (nats), to within gap_bits of the rate.
 
-    x are the centroids of the cells of a sinh grid (dense at zero), p their probabilities; y the magnitudes of the output, q
-    their probabilities. a(x, y) = (e^(-s(x-y)²) + e^(-s(x+y)²))/2 is the channel of both signs of y, scaled by e^(s d_min(x)).
+    x are the centroids of the cells of a sinh grid (dense at zero), p their probabilities; y the magnitudes of the
+    output, q their probabilities. a(x, y) = (e^(-s(x-y)²) + e^(-s(x+y)²))/2 is the channel of both signs of y, scaled
+    by e^(s d_min(x)).
     """
     dist = GenNorm.with_std(beta)
     reach = dist.alpha * float(gammainccinv(1 / beta, 1e-8)) ** (1 / beta)

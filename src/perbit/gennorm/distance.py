@@ -15,8 +15,8 @@ _NODES = 1 << 13
 def wasserstein(x: ArrayLike, dist: GenNorm, p: int = 1, subsample: int | None = 1 << 20, seed: int = 0) -> float:
     """W_p = (∫₀¹ |F⁻¹(z) - G⁻¹(z)|^p dz)^(1/p) between the values x (F) and a distribution (G), p = 1 or 2.
 
-    The integral is the midpoint rule over the order statistics, each split so that at least 2^13 points are used. Of more than
-    `subsample` values as many are drawn at random (None: take all).
+    The integral is the midpoint rule over the order statistics, each split so that at least 2^13 points are used. Of
+    more than `subsample` values as many are drawn at random (None: take all).
 
     Differs from the paper: its eq. (11) prints |F⁻¹ - G⁻¹| without the square under the root of W₂.
 
@@ -26,7 +26,7 @@ def wasserstein(x: ArrayLike, dist: GenNorm, p: int = 1, subsample: int | None =
     """
     if p not in (1, 2):
         raise ValueError(f"p must be 1 or 2, got {p}")
-    values: NDArray[np.generic] = np.asarray(x).reshape(-1)
+    values: NDArray[np.floating] = np.asarray(x).reshape(-1)
     if values.size == 0:
         raise ValueError("the distance of an empty sample is not defined")
     if subsample is not None and values.size > subsample:
@@ -45,7 +45,7 @@ def wasserstein(x: ArrayLike, dist: GenNorm, p: int = 1, subsample: int | None =
 
 
 class _Quantile:
-    """The quantile function of a GenNorm by interpolation of log|x| over log(-log P(|X| > |x|)), nearly straight lines."""
+    """The quantile function by interpolation of log|x| over log(-log P(|X| > |x|)), a nearly straight line."""
 
     def __init__(self, dist: GenNorm) -> None:
         self.mu = dist.mu
@@ -65,7 +65,7 @@ def kurtosis(x: ArrayLike) -> float:
     >>> kurtosis([-1.0, 1.0])
     -2.0
     """
-    values: NDArray[np.generic] = np.asarray(x).reshape(-1)
+    values: NDArray[np.floating] = np.asarray(x).reshape(-1)
     mean = float(np.mean(values, dtype=np.float64))
     second = fourth = 0.0
     for start in range(0, values.size, _CHUNK):

@@ -127,7 +127,7 @@ class GenNorm:
         >>> round(GenNorm.normal().abs_moment(4), 12)
         3.0
         """
-        return self.alpha**p * math.exp(math.lgamma((p + 1) / self.beta) - math.lgamma(1 / self.beta))
+        return float(self.alpha**p) * math.exp(math.lgamma((p + 1) / self.beta) - math.lgamma(1 / self.beta))
 
     def cell_moments(self, p: float, edges: ArrayLike) -> F64:
         """∫|x-μ|^p pdf(x) dx between consecutive edges, given as ascending distances from mu, on one side of mu.

@@ -1,7 +1,7 @@
 """Fit a GenNorm to a tensor from one pass over it: by moments (the default) or by maximum likelihood on a histogram.
 
-Real gradients hold many exact zeros (dead units), on which the likelihood of a peaked density diverges; they are counted apart as
-`zero_mass` and the distribution is fitted to the rest.
+Real gradients hold many exact zeros (dead units), on which the likelihood of a peaked density diverges; they are
+counted apart as `zero_mass` and the distribution is fitted to the rest.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FIRST_NONFINITE = 2040
 
 @dataclass(frozen=True)
 class Fit:
-    """A fitted distribution of the non-zero values, the share of exact zeros (0 if they were not set apart) and their number n."""
+    """A fitted distribution; the share of exact zeros (0 if not set apart); the number n of values, zeros included."""
 
     dist: GenNorm
     zero_mass: float
@@ -41,7 +41,8 @@ class Fit:
 def fit(x: ArrayLike, method: Method = "moments", zero_mass: bool = True, mu: Centre = "zero") -> Fit:
     """Fit GenNorm to the values of x; beta is confined to [0.1, 10].
 
-    mu="zero" (gradients are centred, and codecs code magnitudes) takes one pass; mu="mean" a second one around the mean.
+    mu="zero" (gradients are centred, and codecs code magnitudes) takes one pass; mu="mean" a second one around the
+    mean.
 
     >>> f = fit(GenNorm(beta=0.8, alpha=3.0).sample(100_000, seed=1))
     >>> abs(f.dist.beta - 0.8) < 0.02, abs(f.dist.alpha - 3) < 0.15
@@ -74,9 +75,9 @@ def fit_stats(
     method: Method | None = None,
     zero_mass: bool = True,
 ) -> Fit:
-    """Fit a zero-mean GenNorm from the results of the `moments` kernel; by likelihood if a histogram is given, unless told.
+    """Fit a zero-mean GenNorm from the results of the `moments` kernel; by default by likelihood if given a histogram.
 
-    >>> fit_stats(0.0, 1.0e4, 2.0e4, 10_000, 0).dist.beta.__round__(6)       # E|x|² / E x² = 1/2: Laplace
+    >>> fit_stats(0.0, 1.0e4, 2.0e4, 10_000, 0).dist.beta.__round__(6)       # (E|x|)²/E x² = 1/2: Laplace
     1.0
     """
     method = method or ("moments" if hist is None else "mle")
@@ -113,7 +114,7 @@ def fit_normal(x: ArrayLike, mu: Centre = "mean") -> GenNorm:
 
 
 def fit_laplace(x: ArrayLike, mu: Centre = "mean") -> GenNorm:
-    """The Laplace distribution of the same mean absolute deviation around the mean (the likelihood would take the median) or zero.
+    """The Laplace distribution of the same mean absolute deviation around the mean (likelihood: the median) or zero.
 
     >>> fit_laplace([-3.0, 1.0], mu="zero").alpha
     2.0
@@ -127,7 +128,7 @@ def fit_laplace(x: ArrayLike, mu: Centre = "mean") -> GenNorm:
 
 
 def ratio_of_beta(beta: ArrayLike) -> F64:
-    """(E|x|)²/E x² = Γ(2/β)²/(Γ(1/β)Γ(3/β)): rises from 0 (β → 0) over 1/2 (Laplace) and 2/π (normal) to 3/4 (uniform)."""
+    """(E|x|)²/E x² = Γ(2/β)²/(Γ(1/β)Γ(3/β)): rises from 0 over 1/2 (Laplace) and 2/π (normal) to 3/4 (uniform)."""
     a = 1 / np.asarray(beta, np.float64)
     return np.exp(2 * gammaln(2 * a) - gammaln(a) - gammaln(3 * a))
 
@@ -158,9 +159,10 @@ def _bins() -> tuple[F64, F64]:
 def _maximum_likelihood(counts: F64) -> GenNorm:
     """Maximise the likelihood over beta, with the best alpha for each beta, α^β = βS, put in its place.
 
-    With S = mean |x|^β and S' = dS/dβ the score vanishes where g(β) = β + ψ(1/β) + log(βS) - βS'/S does; g is positive below the
-    maximum. The means are sums over the bins: to second order in the relative deviation δ from the centre c of a bin,
-    |x|^β = c^β(1 + βδ + β(β-1)δ²/2), where E δ² = r (a uniform density) and E δ = κr with κ = d log p/d log x = -c^β/S (its slope).
+    With S = mean |x|^β and S' = dS/dβ the score vanishes where g(β) = β + ψ(1/β) + log(βS) - βS'/S does; g is positive
+    below the maximum. The means are sums over the bins: to second order in the relative deviation δ from the centre c
+    of a bin, |x|^β = c^β(1 + βδ + β(β-1)δ²/2), where E δ² = r (a uniform density) and E δ = κr with κ = d log p/d log x
+    = -c^β/S (its slope).
     """
     used = np.flatnonzero(counts[:_FIRST_NONFINITE])
     centre, width = _bins()
@@ -185,7 +187,7 @@ def _maximum_likelihood(counts: F64) -> GenNorm:
 
 
 def _root(g: Callable[[float], float], lo: float, hi: float) -> float:
-    """The root of g, positive on its left, by regula falsi (Illinois); the nearer end of the bracket where there is none."""
+    """The root of g, positive on its left, by regula falsi (Illinois); without a root, the end nearer to one."""
     g_lo, g_hi = g(lo), g(hi)
     if g_lo <= 0 or g_hi >= 0:
         return lo if g_lo <= 0 else hi

@@ -1,8 +1,8 @@
 """The M-magnitude-weighted Lloyd quantizer: 2^R symmetric levels that minimise E|x|^m (x - c(x))² at unit variance.
 
-Optimality (Lloyd): every level is the centroid c = ∫|x|^m x p / ∫|x|^m p of its cell, thresholds lie midway between levels.
-m = 0 is Lloyd-Max. Differs from the paper: Newton's method on Lloyd's condition instead of the LBG iteration, which needs
-thousands of rounds for 7 or 8 bits; the fixed point is the same.
+Optimality (Lloyd): every level is the centroid c = ∫|x|^m x p / ∫|x|^m p of its cell, thresholds lie midway between
+levels. m = 0 is Lloyd-Max. Differs from the paper: Newton's method on Lloyd's condition instead of the LBG iteration,
+which needs thousands of rounds for 7 or 8 bits; the fixed point is the same.
 """
 
 from __future__ import annotations
@@ -83,9 +83,10 @@ def violation(source: Source, m: float, half: F64) -> float:
 def solve(source: Source, m: float, n: int, tolerance: float = 1e-11) -> F64:
     """The n positive levels that satisfy Lloyd's condition.
 
-    Newton on F(c) = c - centroid(c). Row i of its Jacobian is I - A with A tridiagonal: a threshold t between levels moves
-    the centroid of cell i by w(t)|t - centroid_i|/∫w, half of it for each of the two levels. Where a full step would leave the
-    ascending order, or would not bring F down, a Lloyd iteration (always downhill in distortion) is made instead.
+    Newton on F(c) = c - centroid(c). Row i of its Jacobian is I - A with A tridiagonal: a threshold t between levels
+    moves the centroid of cell i by w(t)|t - centroid_i|/∫w, half of it for each of the two levels. Where a full step
+    would leave the ascending order, or would not bring F down, a Lloyd iteration (always downhill in distortion) is
+    made instead.
     """
     c = source.compand(m, (np.arange(n) + 0.5) / n)
     for _ in range(2000):
@@ -126,7 +127,9 @@ def _symmetric(half: F64) -> F64:
 
 def _check(m: float, bits: int) -> None:
     if not (0 <= m <= 16 and 1 <= bits <= 8):
-        raise ValueError(f"a magnitude-weighted quantizer needs 0 <= m <= 16 and 1 <= bits <= 8, got m={m}, bits={bits}")
+        raise ValueError(
+            f"a magnitude-weighted quantizer needs 0 <= m <= 16 and 1 <= bits <= 8, got m={m}, bits={bits}"
+        )
 
 
 @lru_cache(maxsize=256)

@@ -1,10 +1,10 @@
 """The pre-scale s for which a low-bit float format quantizes a GenNorm source best: ĝ = Q(s·g)/s.
 
-A format has e exponent bits, m mantissa bits, bias 2^(e-1)-1 and subnormals. Following CO₃ the top exponent code stays unused
-(fp4 = E2M1 is {0, ±.5, ±1, ±1.5, ±2, ±3}); with full=True it holds ordinary numbers.
+A format has e exponent bits, m mantissa bits, bias 2^(e-1)-1 and subnormals. Following CO₃ the top exponent code stays
+unused (fp4 = E2M1 is {0, ±.5, ±1, ±1.5, ±2, ±3}); with full=True it holds ordinary numbers.
 
-Differs from the paper, which calls s an exponent bias, labels [1, 2, 1] as sign, mantissa, exponent (it is sign, exponent,
-mantissa) and divides by the standard deviation: its polynomials hold in units of 1/alpha.
+Differs from the paper, which calls s an exponent bias, labels [1, 2, 1] as sign, mantissa, exponent (it is sign,
+exponent, mantissa) and divides by the standard deviation: its polynomials hold in units of 1/alpha.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def levels(e: int, m: int, full: bool = False) -> F64:
     exponent, mantissa = codes >> m, codes & ((1 << m) - 1)
     significand = (mantissa + np.where(exponent > 0, 1 << m, 0)) / (1 << m)
     bias = (1 << (e - 1)) - 1
-    return np.ldexp(significand, np.maximum(exponent, 1) - bias)
+    return np.asarray(np.ldexp(significand, np.maximum(exponent, 1) - bias), np.float64)
 
 
 def _cells(scale: ArrayLike, beta: float, lv: F64) -> tuple[F64, F64, F64]:
-    """∫p, ∫x p, ∫x² p over the cell of each level on the positive half line, for every scale; GenNorm(beta, alpha=1)."""
+    """∫p, ∫xp, ∫x²p over the cell of each level on the positive half line, for every scale; alpha = 1."""
     edges = np.concatenate([[0.0], (lv[1:] + lv[:-1]) / 2, [np.inf]])
     edges = edges / np.asarray(scale, np.float64)[..., None]
     dist = GenNorm(beta, 1.0)
@@ -64,7 +64,7 @@ def mse(scale: ArrayLike, beta: float, e: int, m: int, full: bool = False) -> F6
 
 
 def _slope(scale: float, beta: float, lv: F64) -> float:
-    """Half the derivative of the MSE with respect to 1/s (the moving cell edges contribute nothing: they lie midway)."""
+    """A quarter of dMSE/d(1/s); the moving cell edges contribute nothing, as they lie midway between levels."""
     p, m1, _ = _cells(scale, beta, lv)
     return float(np.sum(lv * (lv / scale * p - m1)))
 
@@ -73,9 +73,9 @@ def _slope(scale: float, beta: float, lv: F64) -> float:
 def optimal_scale(beta: float, e: int, m: int, full: bool = False) -> float:
     """The s that minimises `mse`.
 
-    The MSE of a wide format ripples once per octave of s, equally well over many decades. Its minimum is searched on a grid of
-    16 points per octave; of points equal within 1e-7 the smallest s wins, which leaves most room before saturation. The
-    minimum beside it is the root of the derivative, found by bisection.
+    The MSE of a wide format ripples once per octave of s, equally well over many decades. Its minimum is searched on a
+    grid of 16 points per octave; of points equal within 1e-7 the smallest s wins, which leaves most room before
+    saturation. The minimum beside it is the root of the derivative, found by bisection.
 
     >>> round(optimal_scale(1.0, 2, 1), 3)
     0.652
@@ -83,7 +83,7 @@ def optimal_scale(beta: float, e: int, m: int, full: bool = False) -> float:
     lv = levels(e, m, full)
     if len(lv) < 2:
         raise ValueError("a format whose only level is zero has no optimal scale")
-    # From a largest level 16 times beyond what puts the smallest at one standard deviation, to a largest level of a quarter of one.
+    # From the smallest level far above the standard deviation to the largest at a quarter of it.
     top = lv[-1] / GenNorm(beta, 1.0).std
     octaves = int(np.log2(lv[-1] / lv[1])) + 5 + 2
     grid = 4 * top * 2.0 ** (np.arange(-16 * octaves, 1) / 16)

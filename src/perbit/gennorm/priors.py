@@ -1,8 +1,9 @@
 """Symbol frequencies from the GenNorm model, the same integers on every machine.
 
-The shipped table holds F(g) = P(|X| < g) of the unit-variance distribution in units of 2^-31 at the magnitudes g whose float32 bits
-end in 19 zeros: 16 to the octave, from 2^-24 to 2^10. The bits of a float32 threshold thus give its place in the table and, as
-the remaining 19 bits, its place between two entries. All arithmetic is on integers: no libm call, no rounding mode.
+The shipped table holds F(g) = P(|X| < g) of the unit-variance distribution in units of 2^-31 at the magnitudes g whose
+float32 bits end in 19 zeros: 16 to the octave, from 2^-24 to 2^10. The bits of a float32 threshold thus give its place
+in the table and, as the remaining 19 bits, its place between two entries. All arithmetic is on integers: no libm call,
+no rounding mode.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ def interval_masses(beta_index: int, thresholds: NDArray[np.float32]) -> I64:
 def normalise(masses: ArrayLike, bits: int = 14) -> NDArray[np.uint32]:
     """Frequencies >= 1 that sum to 2^bits, in proportion to non-negative integer masses (sum below 2^46).
 
-    Masses that deserve less than one are given one, the others share what is left; largest remainders are rounded up, of
-    equal ones the first.
+    Masses that deserve less than one are given one, the others share what is left; largest remainders are rounded up,
+    of equal ones the first.
 
     >>> normalise([10, 0, 30], bits=8)
     array([ 64,   1, 191], dtype=uint32)

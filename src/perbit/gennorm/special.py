@@ -156,7 +156,7 @@ def _inverse(a: ArrayLike, p: F64, q: F64) -> F64:
 
 
 def _invert_p(a: F64, p: F64) -> F64:
-    """Newton in u = log x on log P, which is concave in u: from the lower bound (p Γ(a+1))^(1/a) it climbs to the root."""
+    """Newton on log P, concave in u = log x: from the lower bound (p Γ(a+1))^(1/a) it climbs to the root."""
     log_p = np.log(p)
     u = np.asarray((log_p + gammaln(a + 1)) / a)
     log_gamma = gammaln(a)
