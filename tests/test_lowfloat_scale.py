@@ -55,12 +55,12 @@ def test_equation_16():
         assert best <= at_paper < 1.05 * best
 
 
-@pytest.mark.parametrize(("e", "m"), [(1, 2), (2, 1), (3, 0), (3, 2), (4, 3), (5, 2)])
-@pytest.mark.parametrize("beta", [0.25, 0.8, 2.0, 4.0])
+@pytest.mark.parametrize(("e", "m"), [(1, 2), (2, 1), (3, 0), (4, 3), (5, 2)])
+@pytest.mark.parametrize("beta", [0.25, 0.8, 4.0])
 @pytest.mark.parametrize("full", [False, True])
 def test_nothing_beats_the_optimum(beta, e, m, full):
     best = optimal_scale(beta, e, m, full)
-    others = best * np.concatenate([2.0 ** np.linspace(-8, 8, 161), 1 + np.array([-1e-2, -1e-3, 1e-3, 1e-2])])
+    others = best * np.concatenate([2.0 ** np.linspace(-8, 8, 81), 1 + np.array([-1e-2, -1e-3, 1e-3, 1e-2])])
     assert np.all(mse(others, beta, e, m, full) >= float(mse(best, beta, e, m, full)) * (1 - 2e-7))
 
 
@@ -74,8 +74,8 @@ def test_optimum_to_six_digits():
 
 
 def test_shipped_scales():
-    for i in (0, 17, 32, 50, 64):
-        for e, m in ((1, 1), (2, 1), (3, 3), (5, 2)):
+    for i in (0, 50):
+        for e, m in ((1, 1), (2, 1), (5, 2)):
             for full in (False, True):
                 assert table_scale(i, e, m, full) == pytest.approx(optimal_scale(float(BETAS[i]), e, m, full), rel=1e-6)
     table = [

@@ -95,6 +95,6 @@ def interval_table(beta_index: int, thresholds: NDArray[np.float32], bits: int =
     beta_index is the shape on the grid `BETAS`; thresholds are in units of the standard deviation.
 
     >>> interval_table(48, np.float32([-1, 1]))
-    array([ 2599, 11186,  2599], dtype=uint32)
+    array([ 2600, 11185,  2599], dtype=uint32)
     """
     return normalise(interval_masses(beta_index, thresholds), bits)

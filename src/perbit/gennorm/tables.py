@@ -54,7 +54,7 @@ def table_levels(beta_index: int, m: int, bits: int) -> NDArray[np.float32]:
     """The shipped 2^bits levels, ascending, symmetric, for unit-variance GenNorm(BETAS[beta_index]) and weight |x|^m.
 
     >>> table_levels(32, 2, 2)
-    array([-3.6026583, -1.4716593,  1.4716593,  3.6026583], dtype=float32)
+    array([-3.6026583, -1.4716594,  1.4716594,  3.6026583], dtype=float32)
     """
     check_beta_index(beta_index)
     if not (0 <= m <= MAX_M and 1 <= bits <= MAX_BITS):
