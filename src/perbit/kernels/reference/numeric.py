@@ -1,1 +1,43 @@
 """Reductions, quantizers, selection, packing and checksums in numpy (see kernels/README.md)."""
+
+from perbit.kernels.reference.checksum import crc32c
+from perbit.kernels.reference.packing import golomb_decode, golomb_encode, pack, unpack
+from perbit.kernels.reference.quantizers import (
+    dequantize,
+    dequantize_buckets,
+    feedback_add,
+    feedback_update,
+    lowfloat,
+    quantize_codebook,
+    quantize_codebook_random,
+    quantize_levels_random,
+    quantize_uniform,
+    quantize_uniform_random,
+)
+from perbit.kernels.reference.reductions import bucket_norms, moments, scan
+from perbit.kernels.reference.selection import axpy, scatter_add, select_above, top_k
+
+__all__ = [
+    "axpy",
+    "bucket_norms",
+    "crc32c",
+    "dequantize",
+    "dequantize_buckets",
+    "feedback_add",
+    "feedback_update",
+    "golomb_decode",
+    "golomb_encode",
+    "lowfloat",
+    "moments",
+    "pack",
+    "quantize_codebook",
+    "quantize_codebook_random",
+    "quantize_levels_random",
+    "quantize_uniform",
+    "quantize_uniform_random",
+    "scan",
+    "scatter_add",
+    "select_above",
+    "top_k",
+    "unpack",
+]
