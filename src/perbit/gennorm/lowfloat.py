@@ -42,12 +42,12 @@ def levels(e: int, m: int, full: bool = False) -> F64:
     return np.asarray(np.ldexp(significand, np.maximum(exponent, 1) - bias), np.float64)
 
 
-def _cells(scale: ArrayLike, beta: float, lv: F64) -> tuple[F64, F64, F64]:
-    """∫p, ∫xp, ∫x²p over the cell of each level on the positive half line, for every scale; alpha = 1."""
+def _cells(scale: ArrayLike, beta: float, lv: F64, orders: int) -> list[F64]:
+    """∫p, ∫xp, … (so many orders) over the cell of each level on the positive half line, for every scale; alpha = 1."""
     edges = np.concatenate([[0.0], (lv[1:] + lv[:-1]) / 2, [np.inf]])
     edges = edges / np.asarray(scale, np.float64)[..., None]
     dist = GenNorm(beta, 1.0)
-    return dist.cell_moments(0, edges), dist.cell_moments(1, edges), dist.cell_moments(2, edges)
+    return [dist.cell_moments(k, edges) for k in range(orders)]
 
 
 def mse(scale: ArrayLike, beta: float, e: int, m: int, full: bool = False) -> F64:
@@ -58,14 +58,14 @@ def mse(scale: ArrayLike, beta: float, e: int, m: int, full: bool = False) -> F6
     0.0364
     """
     lv = levels(e, m, full)
-    p, m1, m2 = _cells(scale, beta, lv)
+    p, m1, m2 = _cells(scale, beta, lv, 3)
     c = lv / np.asarray(scale, np.float64)[..., None]
     return np.asarray(2 * np.sum(m2 - 2 * c * m1 + c * c * p, axis=-1))
 
 
 def _slope(scale: float, beta: float, lv: F64) -> float:
     """A quarter of dMSE/d(1/s); the moving cell edges contribute nothing, as they lie midway between levels."""
-    p, m1, _ = _cells(scale, beta, lv)
+    p, m1 = _cells(scale, beta, lv, 2)
     return float(np.sum(lv * (lv / scale * p - m1)))
 
 
