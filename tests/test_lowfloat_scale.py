@@ -64,13 +64,14 @@ def test_nothing_beats_the_optimum(beta, e, m, full):
     assert np.all(mse(others, beta, e, m, full) >= float(mse(best, beta, e, m, full)) * (1 - 2e-7))
 
 
-def test_optimum_to_six_digits():
-    for beta, e, m in ((0.5, 2, 1), (1.0, 2, 1), (2.0, 3, 1), (1.0, 1, 2)):
-        best = optimal_scale(beta, e, m)
-        # A parabola through three points finds the vertex.
-        h = 1e-3 * best
-        lo, mid, hi = mse(np.array([best - h, best, best + h]), beta, e, m)
-        assert abs(h * (lo - hi) / (2 * (lo - 2 * mid + hi))) < 1e-5 * best
+@pytest.mark.parametrize(("beta", "e", "m"), [(0.25, 3, 2), (0.5, 2, 1), (1.0, 2, 1), (2.0, 3, 1), (1.0, 1, 2)])
+def test_optimum_to_six_digits(beta, e, m):
+    # At the optimum s = E[L²]/E[L|x|] for the levels L; below it this ratio lies above s, beyond it below.
+    lv, best, dist = levels(e, m), optimal_scale(beta, e, m), GenNorm(beta, 1.0)
+    for s, above in ((best * (1 - 1e-6), True), (best * (1 + 1e-6), False)):
+        edges = np.concatenate([[0.0], (lv[1:] + lv[:-1]) / (2 * s), [np.inf]])
+        ratio = float(lv**2 @ dist.cell_moments(0, edges)) / float(lv @ dist.cell_moments(1, edges))
+        assert (ratio > s) == above
 
 
 def test_shipped_scales():

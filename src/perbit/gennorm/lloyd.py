@@ -126,10 +126,8 @@ def _symmetric(half: F64) -> F64:
 
 
 def _check(m: float, bits: int) -> None:
-    if not (0 <= m <= 16 and 1 <= bits <= 8):
-        raise ValueError(
-            f"a magnitude-weighted quantizer needs 0 <= m <= 16 and 1 <= bits <= 8, got m={m}, bits={bits}"
-        )
+    if not (0 <= m <= 8 and 1 <= bits <= 8):
+        raise ValueError(f"a magnitude-weighted quantizer needs 0 <= m <= 8 and 1 <= bits <= 8, got m={m}, bits={bits}")
 
 
 @lru_cache(maxsize=256)
