@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perbit import kernels
+from perbit.codecs import tables
 from perbit.codecs.tables import (
     best_table,
     huffman_lengths,
@@ -322,6 +323,7 @@ def test_tables_round_trip(values: list[int]) -> None:
         back, back_bits, used = read_freqs(packed + b"\xff", alphabet)
         assert np.array_equal(back, freqs)
         assert (back_bits, used) == (bits, len(packed))
+        assert (tables._freq_table_bits(freqs, bits) + 7) // 8 == len(packed)
 
 
 @settings(max_examples=300, deadline=None)

@@ -100,14 +100,17 @@ def best_table(counts: U64) -> tuple[U32, int, bytes]:
         if bits not in sizes:
             freqs = normalise(counts, bits)
             payload = cost_bits(counts, freqs, bits)
-            sizes[bits] = (payload + 8 * _packed_bytes(_freq_tokens(freqs, bits)), freqs)
+            sizes[bits] = (payload + _freq_table_bits(freqs, bits), freqs)
         return sizes[bits][0]
 
-    # The size falls, then rises with bits: walk downhill from a good guess.
-    bits = min(max(lowest, present.bit_length() + 6), 13)
-    for step in (-1, 1):
-        while lowest <= bits + step <= MAX_BITS and size(bits + step) < size(bits):
-            bits += step
+    # The size falls, then rises with bits, but not without bumps: walk downhill from a good guess, looking two ahead.
+    bits = max(lowest, 12 if counts.sum() >= 1 << 17 else 10)
+    while True:
+        nearby = range(max(bits - 2, lowest), min(bits + 2, MAX_BITS) + 1)
+        best = min(nearby, key=size)
+        if size(best) >= size(bits):
+            break
+        bits = best
     freqs = sizes[bits][1]
     return freqs, bits, write_freqs(freqs, bits)
 
@@ -234,6 +237,19 @@ def _freq_tokens(freqs: U32, bits: int) -> I64:
     return np.concatenate([header, body], axis=1)
 
 
+def _freq_table_bits(freqs: U32, bits: int) -> int:
+    """The width of all `_freq_tokens` together, without building them."""
+    present = np.flatnonzero(freqs)
+    classes = _BIT_LENGTHS[freqs[present]]
+    guess = np.concatenate([[_first_freq_class(bits, len(freqs))], classes[:-1]])
+    zeros = np.diff(present, prepend=-1) - 1
+    run = zeros > 0
+    codes = np.concatenate([_fold((classes - guess)[:-1]), _fold(-guess[run]), zeros[run]])
+    gamma = 2 * int(_BIT_LENGTHS[codes].sum()) - len(codes)
+    header = 4 + 2 * (len(freqs) - int(present[-1])).bit_length() - 1
+    return header + gamma + int(classes[:-1].sum()) - len(present) + 1
+
+
 def _class_tokens(classes: I64, present: I64, first_guess: int, extra: I64) -> I64:
     """(values, widths) of everything after the header; `extra` holds those of the open bits."""
     zeros = np.diff(present, prepend=-1) - 1
@@ -252,8 +268,11 @@ def _fold(difference: I64) -> I64:
     return np.where(difference > 0, 2 * difference, 1 - 2 * difference)
 
 
+_BIT_LENGTHS: I64 = np.frexp(np.arange((1 << MAX_BITS) + 1, dtype=np.float64))[1].astype(np.int64)
+
+
 def _bit_length(values: I64) -> I64:
-    return np.frexp(values.astype(np.float64))[1].astype(np.int64)
+    return _BIT_LENGTHS[values]
 
 
 def _gamma(values: I64) -> I64:
@@ -261,10 +280,6 @@ def _gamma(values: I64) -> I64:
     after = _bit_length(values) - 1
     code = 1 << after | (values - (1 << after)) << (after + 1)
     return np.stack([code, 2 * after + 1])
-
-
-def _packed_bytes(tokens: I64) -> int:
-    return (int(tokens[1].sum()) + 7) // 8
 
 
 def _pack(tokens: I64) -> bytes:
