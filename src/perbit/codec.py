@@ -169,7 +169,7 @@ class Quantizer(FloatCodec):
 
         def work(piece: tuple[int, int]) -> Piece:
             lo, hi = piece
-            symbols = np.empty(hi - lo, symbol_dtype(coded.alphabet))
+            symbols = parallel.scratch(hi - lo, symbol_dtype(coded.alphabet))
             coded.fill(lo, hi, symbols)
             return rest.encode_symbols(symbols, coded.alphabet, coded.prior)
 
@@ -183,7 +183,7 @@ class Quantizer(FloatCodec):
 
     def decode_add(self, src: Reader, shape: Shape, rest: Rest, out: F32, weight: float) -> None:
         def add(lo: int, hi: int, fill: Callable[[F32], None]) -> None:
-            chunk = np.empty(hi - lo, np.float32)
+            chunk = parallel.scratch(hi - lo, np.float32)
             fill(chunk)
             K.axpy(out[lo:hi], chunk, weight)
 
@@ -216,7 +216,7 @@ class SymbolCoder(Codec):
 
     def decode_table(self, data: Piece, table: F32, prior: Prior | None, out: F32) -> None:
         """Decode straight to table[symbol]."""
-        symbols = np.empty(out.size, symbol_dtype(len(table)))
+        symbols = parallel.scratch(out.size, symbol_dtype(len(table)))
         self.decode(data, len(table), prior, symbols)
         K.dequantize(symbols, table, out)
 
@@ -375,7 +375,7 @@ class Rest:
         if known.norms is None:
             coder.decode_table(data, known.table, known.prior, out)
             return
-        symbols = np.empty(out.size, symbol_dtype(known.alphabet))
+        symbols = parallel.scratch(out.size, symbol_dtype(known.alphabet))
         coder.decode(data, known.alphabet, known.prior, symbols)
         K.dequantize_buckets(symbols, known.table, known.norms, known.bucket, start, out)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from perbit import parallel
 from perbit.bits import Piece, Reader, varint
 from perbit.codec import Prior, SymbolCoder, symbol_dtype
 from perbit.errors import DecodeError
@@ -205,7 +206,7 @@ def _decode_plain(src: Reader, alphabet: int, out: Symbols) -> int | None:
 
 def _decode_plain_table(src: Reader, table: F32, out: F32) -> int | None:
     if out.size and src.remaining and src.view[0] == _PACKED:
-        symbols = np.empty(out.size, symbol_dtype(len(table)))
+        symbols = parallel.scratch(out.size, symbol_dtype(len(table)))
         _decode_plain(src, len(table), symbols)
         K.dequantize(symbols, table, out)
         return None
