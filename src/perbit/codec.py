@@ -167,14 +167,14 @@ class Quantizer(FloatCodec):
         for _, side in coded.sides:
             out.section(side)
 
-        def work(piece: tuple[int, int]) -> Piece:
+        def work(piece: tuple[int, int]) -> tuple[Piece, ...]:
             lo, hi = piece
             symbols = parallel.scratch(hi - lo, symbol_dtype(coded.alphabet))
             coded.fill(lo, hi, symbols)
             return rest.encode_symbols(symbols, coded.alphabet, coded.prior)
 
         for stream in parallel.run(work, parallel.chunks(values.n)):
-            out.section(stream)
+            out.section(*stream)
 
     def decode(self, src: Reader, shape: Shape, rest: Rest) -> F32:
         out = np.empty(size(shape), np.float32)
@@ -209,7 +209,8 @@ class SymbolCoder(Codec):
     takes = "symbols"
 
     @abstractmethod
-    def encode(self, symbols: Symbols, alphabet: int, prior: Prior | None) -> Piece: ...
+    def encode(self, symbols: Symbols, alphabet: int, prior: Prior | None) -> tuple[Piece, ...]:
+        """The stream, in as many pieces as it was made."""
 
     @abstractmethod
     def decode(self, data: Piece, alphabet: int, prior: Prior | None, out: Symbols) -> None: ...
@@ -363,9 +364,9 @@ class Rest:
         else:
             K.axpy(out, self.decode_floats(src, shape).reshape(-1), weight)
 
-    def encode_symbols(self, symbols: Symbols, alphabet: int, prior: Prior | None) -> Piece:
-        coder = self._symbol_coder
-        return self.tail.shrink(coder.encode(symbols, alphabet, prior))
+    def encode_symbols(self, symbols: Symbols, alphabet: int, prior: Prior | None) -> tuple[Piece, ...]:
+        pieces = self._symbol_coder.encode(symbols, alphabet, prior)
+        return (self.tail.shrink(b"".join(pieces)),) if self.tail.stages else pieces
 
     def decode_values(self, data: Piece, known: Dequantizer, start: int, out: F32) -> None:
         """Values start, start+1, … from the stream of one chunk."""
