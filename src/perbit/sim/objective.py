@@ -15,13 +15,13 @@ TOP = 10
 
 def loss(kind: Kind, outputs: Tensor, y: Tensor) -> Tensor:
     """Cross-entropy per sample (per symbol for text), averaged; for ratings the logistic loss of liked or not."""
-    import torch.nn.functional as F
+    from torch.nn import functional
 
     if kind == "ratings":
-        return F.binary_cross_entropy_with_logits(outputs, y.float())
+        return functional.binary_cross_entropy_with_logits(outputs, y.float())
     if kind == "text":
-        return F.cross_entropy(outputs.flatten(0, 1), y.flatten())
-    return F.cross_entropy(outputs, y)
+        return functional.cross_entropy(outputs.flatten(0, 1), y.flatten())
+    return functional.cross_entropy(outputs, y)
 
 
 def n_right(kind: Kind, outputs: Tensor, y: Tensor) -> tuple[int, int]:

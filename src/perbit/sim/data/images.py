@@ -33,8 +33,10 @@ def mnist(root: Root = None) -> Dataset:
         writers = store.read("mnist_writers", root)
         if not all(np.array_equal(writers[f"{part}_label"], arrays[f"{part}_y"]) for part in ("train", "test")):
             raise DataError("mnist_writers.npz is not in the order of mnist.npz: their labels differ")
-    splits = (Split(_nchw(arrays[f"{p}_x"]), _labels(arrays[f"{p}_y"]), writers.get(f"{p}_writer")) for p in ("train", "test"))
-    return Dataset(Info("mnist", "image", (1, 28, 28), 10), *splits, (33.32,), (78.57,))
+    train, test = (
+        Split(_nchw(arrays[f"{p}_x"]), _labels(arrays[f"{p}_y"]), writers.get(f"{p}_writer")) for p in ("train", "test")
+    )
+    return Dataset(Info("mnist", "image", (1, 28, 28), 10), train, test, (33.32,), (78.57,))
 
 
 def fashion_mnist(root: Root = None) -> Dataset:

@@ -27,7 +27,10 @@ def sparse_set(name: str, root: Path | str | None = None) -> Dataset:
 
 def read_libsvm(path: Path) -> Rows:
     """A LIBSVM text file: `label index:value …` per line, indices from 1."""
-    labels, rows, columns, values = [], [], [], []
+    labels: list[float] = []
+    rows: list[int] = []
+    columns: list[int] = []
+    values: list[float] = []
     with path.open() as file:
         for number, line in enumerate(file, start=1):
             fields = line.split("#")[0].split()
@@ -70,4 +73,4 @@ def _dataset(name: str, parts: list[Rows]) -> Dataset:
     if len(splits) == 1:
         is_test = np.arange(len(splits[0])) % 5 == 4
         splits = [splits[0].take(np.flatnonzero(part)) for part in (~is_test, is_test)]
-    return Dataset(Info(name, "tabular", (n_features,), len(classes)), *splits)
+    return Dataset(Info(name, "tabular", (n_features,), len(classes)), splits[0], splits[1])

@@ -54,7 +54,9 @@ def read_inter(data: bytes) -> Arrays:
 
 
 def _idx_files(suffix: str) -> tuple[str, ...]:
-    return tuple(f"{part}-{kind}-ubyte{suffix}" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
+    return tuple(
+        f"{part}-{kind}-ubyte{suffix}" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
+    )
 
 
 def _convert_idx(members: Members) -> Arrays:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -24,13 +25,13 @@ def hapt(root: Path | str | None = None) -> Dataset:
     is_test = np.isin(group, TEST_SUBJECTS)
     mean, std = (f(x[~is_test], axis=(0, 2), keepdims=True) for f in (np.mean, np.std))
     x = ((x - mean) / std).astype(np.float32)
-    splits = (Split(x[part], y[part], group[part]) for part in (~is_test, is_test))
-    return Dataset(Info("hapt", "series", (x.shape[1], WINDOW), N_ACTIVITIES), *splits)
+    train, test = (Split(x[part], y[part], group[part]) for part in (~is_test, is_test))
+    return Dataset(Info("hapt", "series", (x.shape[1], WINDOW), N_ACTIVITIES), train, test)
 
 
 def _window_starts(label: Array, experiment: Array) -> Array:
     """Every window that lies within one run of one labelled activity of one experiment."""
     change = (np.diff(label.astype(int)) != 0) | (np.diff(experiment.astype(int)) != 0)
     edges = np.concatenate([[0], np.flatnonzero(change) + 1, [len(label)]])
-    runs = [(a, b) for a, b in zip(edges, edges[1:], strict=False) if label[a] > 0]
+    runs = [(a, b) for a, b in pairwise(edges) if label[a] > 0]
     return np.concatenate([np.arange(a, b - WINDOW + 1, STRIDE) for a, b in runs]).astype(np.int64)

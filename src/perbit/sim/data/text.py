@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,9 @@ def shakespeare(root: Root = None) -> Dataset:
     speeches: dict[int, list[Array]] = {}
     for start, end, speaker in zip(*(arrays[f"utt_{key}"] for key in ("start", "end", "speaker")), strict=True):
         speeches.setdefault(int(speaker), []).append(coded[start:end])
-    return _samples("shakespeare", {who: np.concatenate(parts) for who, parts in speeches.items()}, len(symbols), LENGTH)
+    return _samples(
+        "shakespeare", {who: np.concatenate(parts) for who, parts in speeches.items()}, len(symbols), LENGTH
+    )
 
 
 def shakespeare_roles(root: Root = None) -> Dataset:
@@ -48,7 +51,7 @@ def shakespeare_words(root: Root = None) -> Dataset:
 
 
 def _by_role(text: Array, offsets: Array) -> dict[int, Array]:
-    return {role: text[start:end] for role, (start, end) in enumerate(zip(offsets, offsets[1:], strict=False))}
+    return {role: text[start:end] for role, (start, end) in enumerate(pairwise(offsets))}
 
 
 def _split_words(text: Array) -> list[str]:
@@ -70,7 +73,7 @@ def _samples(name: str, texts: dict[int, Array], n_symbols: int, length: int) ->
             parts["test"].append((windows[n - n_test :], who))
     if not parts["train"]:
         raise DataError(f"{name} holds no text of {length + 1} symbols by one speaker")
-    return Dataset(Info(name, "text", (length,), n_symbols), *(_split(part) for part in parts.values()))
+    return Dataset(Info(name, "text", (length,), n_symbols), _split(parts["train"]), _split(parts["test"]))
 
 
 def _split(parts: list[tuple[Array, int]]) -> Split:

@@ -53,8 +53,8 @@ def _find(name: str) -> Any:
     path = MODELS.get(name, name)
     if ":" not in path:
         close = difflib.get_close_matches(name, MODELS, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(MODELS)}"
-        raise ModelError(f'there is no model {name}; {hint} A class of yours is named "package.module:Class"')
+        hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(MODELS)}."
+        raise ModelError(f'there is no model {name}; {hint} A class of yours is named "package.module:Class".')
     module_name, _, attribute = path.partition(":")
     try:
         return getattr(importlib.import_module(module_name), attribute)
@@ -96,7 +96,9 @@ def _check(name: str, model: torch.nn.Module, info: Info) -> None:
             got = tuple(model.eval()(x).shape)
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise ModelError(f"the model {name} does not fit {info.name} (samples of shape {info.input_shape}): {reason}") from error
+        raise ModelError(
+            f"the model {name} does not fit {info.name} (samples of shape {info.input_shape}): {reason}"
+        ) from error
     model.train(was_training)
     if got != expected:
         raise ModelError(f"the model {name} does not fit {info.name}: it gives {got} for two samples, not {expected}")

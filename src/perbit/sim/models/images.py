@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from perbit.sim.data.dataset import Info
+
+
+def picture_shape(info: Info) -> tuple[int, int, int]:
+    """(channels, height, width), or a sentence that says why not."""
+    if info.kind != "image" or len(info.input_shape) != 3:
+        raise ValueError(
+            f"it takes pictures (channels, height, width), and samples of {info.name} are {info.kind} of shape {info.input_shape}"
+        )
+    channels, height, width = info.input_shape
+    return channels, height, width
 
 
 class TableOneCNN(nn.Sequential):
@@ -17,7 +27,7 @@ class TableOneCNN(nn.Sequential):
     """
 
     def __init__(self, info: Info) -> None:
-        channels, height, width = info.input_shape
+        channels, height, width = picture_shape(info)
         n_flat = 128 * (height // 8) * (width // 8)
         super().__init__(
             *_conv_pair(channels, 32, 0.2),
@@ -51,7 +61,7 @@ class ResNet20(nn.Sequential):
         for n_in, n_out in ((16, 32), (32, 64)):
             blocks += [_Block(n_in, n_out, 2), _Block(n_out, n_out, 1), _Block(n_out, n_out, 1)]
         super().__init__(
-            nn.Conv2d(info.input_shape[0], 16, 3, padding=1, bias=False),
+            nn.Conv2d(picture_shape(info)[0], 16, 3, padding=1, bias=False),
             nn.BatchNorm2d(16),
             nn.ReLU(),
             *blocks,
@@ -72,10 +82,12 @@ class _Block(nn.Module):
         self.stride, self.n_new = stride, n_out - n_in
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
+        y = self.norm2(self.conv2(functional.relu(self.norm1(self.conv1(x)))))
         # "option A": every other pixel, new channels zero
-        shortcut = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.n_new // 2, self.n_new - self.n_new // 2))
-        return F.relu(y + shortcut)
+        shortcut = functional.pad(
+            x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.n_new // 2, self.n_new - self.n_new // 2)
+        )
+        return functional.relu(y + shortcut)
 
 
 class DenseNet40(nn.Sequential):
@@ -83,7 +95,7 @@ class DenseNet40(nn.Sequential):
 
     def __init__(self, info: Info) -> None:
         growth, n = 12, 16
-        layers: list[nn.Module] = [nn.Conv2d(info.input_shape[0], n, 3, padding=1, bias=False)]
+        layers: list[nn.Module] = [nn.Conv2d(picture_shape(info)[0], n, 3, padding=1, bias=False)]
         for stage in range(3):
             for _ in range(12):
                 layers.append(_Dense(n, growth))
@@ -102,7 +114,7 @@ class _Dense(nn.Module):
         self.conv = nn.Conv2d(n_in, growth, 3, padding=1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([x, self.conv(F.relu(self.norm(x)))], dim=1)
+        return torch.cat([x, self.conv(functional.relu(self.norm(x)))], dim=1)
 
 
 def _he_normal(model: nn.Module) -> None:

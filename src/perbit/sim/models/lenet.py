@@ -5,13 +5,14 @@ from __future__ import annotations
 from torch import nn
 
 from perbit.sim.data.dataset import Info
+from perbit.sim.models.images import picture_shape
 
 
 class LeNet(nn.Sequential):
     """LeNet-5 with ReLU and max pooling: 62 006 parameters on CIFAR-10."""
 
     def __init__(self, info: Info) -> None:
-        channels, height, width = info.input_shape
+        channels, height, width = picture_shape(info)
         n_flat = 16 * _after_two_convs(height) * _after_two_convs(width)
         super().__init__(
             nn.Conv2d(channels, 6, 5),
@@ -33,7 +34,7 @@ class MnistCNN(nn.Sequential):
     """The classic PyTorch MNIST example: 21 840 parameters."""
 
     def __init__(self, info: Info) -> None:
-        channels, height, width = info.input_shape
+        channels, height, width = picture_shape(info)
         n_flat = 20 * _after_two_convs(height) * _after_two_convs(width)
         super().__init__(
             nn.Conv2d(channels, 10, 5),
@@ -55,7 +56,7 @@ class FashionSimpleNet(nn.Sequential):
     """Two padded convolutions and two dense layers: 421 642 parameters on Fashion-MNIST."""
 
     def __init__(self, info: Info) -> None:
-        channels, height, width = info.input_shape
+        channels, height, width = picture_shape(info)
         super().__init__(
             nn.Conv2d(channels, 32, 3, padding=1),
             nn.ReLU(),

@@ -42,6 +42,8 @@ class SeriesCNN(nn.Sequential):
     """Three one-dimensional convolutions over (channels, time), averaged over time."""
 
     def __init__(self, info: Info) -> None:
+        if info.kind != "series":
+            raise ValueError(f"it takes series (channels, time), and samples of {info.name} are {info.kind}")
         channels, _ = info.input_shape
         super().__init__(
             nn.Conv1d(channels, 32, 5, stride=2, padding=2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -38,8 +39,7 @@ class NeuMF(nn.Module):
         self.user_hidden = nn.Embedding(info.n_users, n_hidden)
         self.item_hidden = nn.Embedding(info.n_items, n_hidden)
         sizes = [2 * n_hidden, 256, 128, 64]
-        pairs = zip(sizes, sizes[1:], strict=False)
-        self.mlp = nn.Sequential(*[layer for a, b in pairs for layer in (nn.Linear(a, b), nn.ReLU())])
+        self.mlp = nn.Sequential(*[layer for a, b in pairwise(sizes) for layer in (nn.Linear(a, b), nn.ReLU())])
         self.output = nn.Linear(n_factors + sizes[-1], 1)
         for layer in self.modules():
             if isinstance(layer, nn.Embedding):
