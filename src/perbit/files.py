@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -67,7 +69,7 @@ def read_tensors(path: Path) -> NDArray[Any] | dict[str, NDArray[Any]]:
         raise FileError(f"cannot read {path}: no such file")
     try:
         return reader(path)
-    except (OSError, ValueError, EOFError, KeyError) as error:
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise FileError(f"cannot read {path}: {error}") from error
 
 

@@ -40,7 +40,7 @@ def run(names: list[str], root: Path | None, source: Path | None) -> int:
         path = root / f"{name}.npz"
         if source:
             store.bring(name, source, root)
-        elif not path.is_file():
+        elif not store.is_whole(name, root):
             store.fetch(name, root, _speaker(name))
         print(f"{name}: {path}")
     if not names and not source:

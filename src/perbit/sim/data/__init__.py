@@ -9,7 +9,7 @@ from pathlib import Path
 
 from perbit.sim.data.dataset import DataError, Dataset, Info, Kind, Split
 from perbit.sim.data.images import cifar10, digits, fashion_mnist, mnist
-from perbit.sim.data.libsvm import SETS, sparse_set
+from perbit.sim.data.libsvm import SETS, sparse_set, text_set
 from perbit.sim.data.ratings import movielens
 from perbit.sim.data.sensors import hapt
 from perbit.sim.data.store import data_root
@@ -32,14 +32,21 @@ DATASETS: dict[str, Callable[[Path | str | None], Dataset]] = {
 
 
 def load(name: str, root: Path | str | None = None) -> Dataset:
-    """The data set in memory, from `root`, $PERBIT_DATA or ~/.cache/perbit.
+    """The data set in memory, from `root`, $PERBIT_DATA or ~/.cache/perbit. A name with a slash is the path of a LIBSVM text file.
 
     >>> digits = load("digits")
     >>> digits.train.x.shape, digits.n_classes
     ((1438, 1, 8, 8), 10)
     """
+    if "/" in name and Path(name).is_file():
+        return text_set(Path(name))
     if name not in DATASETS:
         close = difflib.get_close_matches(name, DATASETS, n=1)
         hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(DATASETS)}"
         raise DataError(f"there is no data set {name}; {hint}")
-    return DATASETS[name](root)
+    try:
+        return DATASETS[name](root)
+    except KeyError as error:  # an .npz of that name without an array the loader needs
+        raise DataError(
+            f"the file of {name} is damaged: it holds no array {error}; get it again with `perbit data`"
+        ) from error

