@@ -12,6 +12,7 @@ from perbit.sim.data.dataset import DataError
 from perbit.sim.data.packages import Say
 from perbit.sim.data.recipes import RECIPES
 
+CLEAR = "\r\033[K"  # to the start of the terminal's line, and wipe it
 LICENCES = {
     "cifar10": "none stated; for research",
     "mnist": "CC BY-SA 3.0",
@@ -42,6 +43,7 @@ def run(names: list[str], root: Path | None, source: Path | None) -> int:
             store.bring(name, source, root)
         elif not store.is_whole(name, root):
             store.fetch(name, root, _speaker(name))
+            print(CLEAR if sys.stderr.isatty() else "", end="", file=sys.stderr, flush=True)
         print(f"{name}: {path}")
     if not names and not source:
         _list(root)
@@ -73,7 +75,7 @@ def _stem(name: str) -> str:
 
 def _speaker(name: str) -> Say:
     """Progress on standard error: one line that renews itself on a terminal, one line a message elsewhere."""
-    start, end = ("\r\033[K", "") if sys.stderr.isatty() else ("", "\n")
+    start, end = (CLEAR, "") if sys.stderr.isatty() else ("", "\n")
     return lambda text: print(f"{start}{name}: {text} …", end=end, file=sys.stderr, flush=True)
 
 

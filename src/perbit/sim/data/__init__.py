@@ -46,7 +46,5 @@ def load(name: str, root: Path | str | None = None) -> Dataset:
         raise DataError(f"there is no data set {name}; {hint}")
     try:
         return DATASETS[name](root)
-    except KeyError as error:  # an .npz of that name without an array the loader needs
-        raise DataError(
-            f"the file of {name} is damaged: it holds no array {error}; get it again with `perbit data`"
-        ) from error
+    except (KeyError, IndexError, ValueError) as error:  # arrays that are not there, or not of the right shape
+        raise DataError(f"the file of {name} is damaged ({error}); get it again with `perbit data`") from error
