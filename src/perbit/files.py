@@ -81,7 +81,7 @@ def _read_npy(path: Path) -> NDArray[Any]:
 
 
 def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    with np.load(path, allow_pickle=False) as archive:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:  # numpy leaves a damaged file open
         return {name: archive[name] for name in archive.files}
 
 
