@@ -105,8 +105,8 @@ class Channel(ABC):
 
         def code(y: F32) -> F32:
             nonlocal frame
-            frame = frames.write(made, y, fold(seed, state.sequence), sequence, digest)
-            return frames.read(frame, made).values()
+            frame, decoded = frames.write(made, y, fold(seed, state.sequence), sequence, digest)
+            return decoded
 
         value, memory = self.push(layout.flatten(x), state.memory, layout, code)
         return Sent(frame, layout.unflatten(_frozen(value)), _advanced(state, frame, memory))
@@ -123,8 +123,8 @@ class Channel(ABC):
     def replay(self, missed: Iterable[Piece], state: State) -> tuple[Any, State]:
         """Receive kept frames in the order of their numbers; those received before are passed over. The value is the last one's."""
         value = None
-        for frame in sorted(missed, key=lambda f: wire.read_header(f).sequence or 0):
-            if (wire.read_header(frame).sequence or 0) >= state.sequence:
+        for frame in sorted(missed, key=frames.number):
+            if frames.number(frame) >= state.sequence:
                 value, state = self.receive(frame, state)
         return value, state
 

@@ -10,6 +10,7 @@ import numpy as np
 from perbit import wire
 from perbit.bits import Piece, Reader, Writer
 from perbit.channels.layout import Layout
+from perbit.channels.lean import Lean, lean
 from perbit.codec import as_pipeline
 from perbit.errors import DecodeError
 from perbit.kernels import K
@@ -30,6 +31,7 @@ class Template:
     numbered_head: bytes  # up to the sequence number
     plain_head: bytes
     directory: bytes  # as a section, compressed if that is shorter
+    short: Lean | None = None  # for lone vectors, if the codec has a short cut
 
 
 @lru_cache(maxsize=256)
@@ -43,11 +45,12 @@ def template(plan: PlanLike, layout: Layout) -> Template:
     wire._write_message_head(entries, None, None, plain)
     wire._write_message_head(entries, 0, bytes(DIGEST_BYTES), numbered)
     plain_head, rest = plain.join()[:_SEQUENCE_AT], plain.join()[_SEQUENCE_AT:]
-    return Template(layout, tuple(entries), numbered.join()[:_SEQUENCE_AT], plain_head, rest)
+    short = lean(entries[0].codec, layout.n) if len(entries) == 1 else None
+    return Template(layout, tuple(entries), numbered.join()[:_SEQUENCE_AT], plain_head, rest, short)
 
 
-def write(made: Template, flat: F32, seed: int, sequence: int | None, digest: bytes | None) -> bytes:
-    """The frame `perbit.dumps(tensors, plan, seed=seed, sequence=sequence, digest=digest)` would give."""
+def write(made: Template, flat: F32, seed: int, sequence: int | None, digest: bytes | None) -> tuple[bytes, F32]:
+    """The frame `perbit.dumps(tensors, plan, seed=seed, sequence=sequence, digest=digest)` would give, and its decoded value."""
     out = Writer()
     if sequence is None or digest is None:
         out.raw(made.plain_head)
@@ -57,9 +60,13 @@ def write(made: Template, flat: F32, seed: int, sequence: int | None, digest: by
         out.raw(digest)
     out.raw(made.directory)
     key = key_from_seed(seed)
+    value = made.short.encode(flat, out, fold(key, 0)) if made.short else None
+    if value is not None:
+        return _sealed(out), value
     for index, (entry, (lo, hi)) in enumerate(zip(made.entries, made.layout.bounds, strict=True)):
         wire._encode_payload(flat[lo:hi].reshape(entry.shape), entry, entry.name, out, fold(key, index))
-    return _sealed(out)
+    frame = _sealed(out)
+    return frame, read(frame, made).values()
 
 
 def _sealed(out: Writer) -> bytes:
@@ -75,10 +82,15 @@ class Opened:
     digest: bytes | None
     entries: tuple[Entry, ...]
     payload: Reader
+    short: Lean | None = None
 
     def values(self) -> F32:
         """All tensors as one flat vector."""
         with wire._decoding():
+            if self.short:
+                value = self.short.decode(self.payload)
+                self.payload.end()
+                return value
             parts = [np.asarray(wire._decode_payload(self.payload, entry), np.float32) for entry in self.entries]
             self.payload.end()
         return (
@@ -105,7 +117,24 @@ def read(frame: Piece, expected: Template) -> Opened:
     if src.view[src.position : src.position + len(expected.directory)] != expected.directory:
         return _read_any(frame, expected.layout)
     src.position += len(expected.directory)
-    return Opened(sequence, digest, expected.entries, src)
+    return Opened(sequence, digest, expected.entries, src, expected.short)
+
+
+def number(frame: Piece) -> int:
+    """The sequence number a frame claims; nothing is checked yet."""
+    src = Reader(memoryview(frame).cast("B"))
+    flags = src.take(_SEQUENCE_AT, "head")[5]
+    return src.varint("sequence number") if flags & wire._STATEFUL else 0
+
+
+def overhead(frame: Piece) -> int:
+    """How many bytes of a frame say what it is: everything but the payload."""
+    src = Reader(memoryview(frame).cast("B"))
+    if src.take(_SEQUENCE_AT, "head")[5] & wire._STATEFUL:
+        src.varint("sequence number")
+        src.take(DIGEST_BYTES, "digest")
+    src.take(src.varint("length of the directory"), "directory")
+    return src.position + 4
 
 
 def _read_any(frame: Piece, layout: Layout) -> Opened:
