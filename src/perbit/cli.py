@@ -1,4 +1,4 @@
-"""The command line: `perbit codecs | encode | decode | inspect | bench`. A user's mistake is one sentence and exit code 2, never a traceback."""
+"""The command line: `perbit codecs | encode | decode | inspect | bench | convex`. A mistake is one sentence and exit code 2, never a traceback."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import perbit
 from perbit import files, registry
 from perbit.errors import PerbitError
 from perbit.plan import Plan
+from perbit.sim import convex_cli
 from perbit.spec import signature
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
@@ -78,6 +79,9 @@ def _parser() -> argparse.ArgumentParser:
     _threads_option(command)
     _json_option(command)
     command.set_defaults(run=_bench)
+
+    command = commands.add_parser("convex", help="run distributed algorithms side by side on a convex problem")
+    convex_cli.add_options(command)
     return parser
 
 
