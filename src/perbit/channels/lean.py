@@ -14,10 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from perbit.bits import Reader, Writer
-from perbit.codec import Pipeline, Prior, Rest, SymbolCoder, symbol_dtype
+from perbit.codec import Floats, Pipeline, Prior, Rest, SymbolCoder, symbol_dtype
 from perbit.errors import DecodeError
 from perbit.families.entropy import Pack
-from perbit.families.priors import Geometric
 from perbit.families.qsgd import Qsgd, _scales
 from perbit.kernels import CHUNK, K
 from perbit.kernels.api import F32
@@ -34,7 +33,7 @@ class Lean:
     quantizer: Qsgd
     rest: Rest
     coder: SymbolCoder
-    prior: Prior
+    prior: Prior | None
     table: F32
 
     def encode(self, x: F32, out: Writer, key: int) -> F32 | None:
@@ -75,4 +74,5 @@ def lean(pipeline: Pipeline, n: int) -> Lean | None:
     coder = rest.head if isinstance(rest.head, SymbolCoder) else Pack()
     s = first.levels
     table = (np.arange(-s, s + 1) / s).astype(np.float32)
-    return Lean(n, first, rest, coder, Geometric(2 * s + 1, s), table)
+    prior = first.quantize(Floats(np.zeros(n, np.float32)), 0).prior
+    return Lean(n, first, rest, coder, prior, table)
