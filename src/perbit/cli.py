@@ -18,6 +18,7 @@ COMMANDS = {
     "decode": "decode a frame back into arrays",
     "inspect": "say what a frame holds and where its bytes go",
     "bench": "measure kernels and codecs as ratios to memcpy and to their peers",
+    "convex": "run distributed algorithms side by side on a convex problem",
     "data": "get data sets by package name, or list what is there",
 }
 
