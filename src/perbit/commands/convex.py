@@ -122,7 +122,7 @@ def _one(name: str, made: Protocol, problem: Problem, options: argparse.Namespac
     progress = checkpoint.restore(saved, about) if options.resume and saved.is_file() else None
     with _bar(name, settings.rounds, quiet=options.json) as show:
         keep = _Keeper(saved, about, show)
-        ledger = convex_run.run(problem, made, settings, progress=progress, after_round=keep)
+        ledger = convex_run(problem, made, settings, progress=progress, after_round=keep)
     result = ledger.to_json()
     _write_json(finished, {"about": about, "result": result})
     saved.unlink(missing_ok=True)
