@@ -33,6 +33,7 @@ TABLE = Info("a9a", "tabular", (123,), 2)
         ("lstm", WORDS, 4_053_428),
         ("char-lstm", CHARS, 79_561),
         ("ncf", FILMS, 611_073),
+        ("ncf", Info("ml-20m", "ratings", (2,), 2, 138_493, 26_744), 31_832_577),
         ("series-cnn", SENSORS, 32_620),
         ("logistic", TABLE, 248),
         ("mlp", Info("digits", "image", (1, 8, 8), 10), 4_810),

@@ -14,8 +14,8 @@ from perbit.sim.data.recipes import RECIPES
 
 CLEAR = "\r\033[K"  # to the start of the terminal's line, and wipe it
 LICENCES = {
-    "cifar10": "none stated; for research",
-    "mnist": "CC BY-SA 3.0",
+    "cifar10": "none stated",
+    "mnist": "usually given as CC BY-SA 3.0",
     "fashion-mnist": "MIT",
     "movielens": "research use only, not to be redistributed",
     "mnist_writers": "BSD",

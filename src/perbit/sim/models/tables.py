@@ -27,7 +27,10 @@ class MLP(nn.Sequential):
 
 
 class NeuMF(nn.Module):
-    """NCF (He et al. 2017): a factorisation and an MLP over user and item embeddings, one logit. Its gradients are sparse by nature."""
+    """NCF (He et al. 2017): a factorisation and an MLP over user and item embeddings, one logit.
+
+    With the sizes here it has the 31 832 577 parameters text 003 reports on MovieLens-20M. Its gradients are sparse by nature.
+    """
 
     def __init__(self, info: Info, n_factors: int = 64) -> None:
         if not info.n_users or not info.n_items:
