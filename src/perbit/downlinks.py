@@ -24,6 +24,7 @@ from perbit.randomness import fold
 
 F64 = NDArray[np.float64]
 CatchUp = Literal["cheapest", "replay", "reset"]
+_RESET_HEAD = 256  # more than the head of a reset frame takes
 
 
 class Delivery(NamedTuple):
@@ -81,9 +82,20 @@ class Shared(Downlink):
         after, value = [], None
         for group, link in enumerate(side):
             sent = self.channel.send(link.state.layout.unflatten(x), link.state, fold(seed, group))
-            after.append(Broadcast(sent.state, link.state, (*link.frames[1 - self.keep :], sent.frame)))
+            after.append(Broadcast(sent.state, link.state, self._kept((*link.frames, sent.frame), sent.state)))
             value = link.state.layout.flatten(sent.value)
         return tuple(after), value if self.groups == 1 else None
+
+    def _kept(self, frames: tuple[bytes, ...], state: State) -> tuple[bytes, ...]:
+        """The newest frames; none that could only be part of a replay dearer than a reset."""
+        frames = frames[-self.keep :]
+        if self.catch_up == "replay":
+            return frames
+        room = 4 * state.layout.n * len(self.channel.shared(state.memory)) + _RESET_HEAD
+        first = len(frames) - 1
+        while first > 0 and (room := room - len(frames[first - 1])) >= 0:
+            first -= 1
+        return frames[first:]
 
     def deliver(self, side: Any, worker: int, held: Any, seed: int) -> Delivery:
         link: Broadcast = side[worker % self.groups]

@@ -9,7 +9,7 @@ All are pure functions of values: Server and Worker are states, and a call whose
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -24,6 +24,9 @@ from perbit.kernels.api import F32
 from perbit.randomness import fold
 
 F64 = NDArray[np.float64]
+Step = (
+    float | Callable[[F64], F64]
+)  # a rate, or a server optimiser: from the mean of what came up to the model's change
 _UP, _DOWN = 1, 2  # purposes of seeds
 
 
@@ -128,12 +131,12 @@ class Protocol:
         sent = self.uplink.send(gradient, worker.uplink, fold(fold(seed, _UP), worker.index))
         return Response(sent.frame, replace(worker, uplink=sent.state))
 
-    def advance(self, server: Server, frames: Mapping[int, bytes], step: float, seed: int) -> Server:
-        """Decode and average the workers' frames in one pass, step, and publish what goes down."""
+    def advance(self, server: Server, frames: Mapping[int, bytes], step: Step, seed: int) -> Server:
+        """Decode and average the workers' frames in one pass, step (by -step·mean, or as an optimiser says), and publish what goes down."""
         if not frames:
             raise EncodeError("a round needs at least one worker; keep the server as it is when none takes part")
         mean, uplinks, expected = self._average(server, frames)
-        change = -step * mean
+        change = step(mean) if callable(step) else -step * mean
         model = server.model + change
         seed = fold(seed, _DOWN)
         x = (model if self.carries == "model" else change).astype(np.float32)

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perbit.channels.frames import overhead
-from perbit.downlinks import Shared
 from perbit.errors import PerbitError
-from perbit.protocol import Delivered, Protocol, Server, Worker
+from perbit.protocol import Protocol, Server, Worker
 from perbit.randomness import fold
 from perbit.sim.convex.problem import F64, Problem
+from perbit.sim.delivery import deliver_all
 
 I64 = NDArray[np.int64]
 Counts = dict[str, I64]  # per round
@@ -196,27 +196,13 @@ def _present(rng: np.random.Generator, n_workers: int, participation: float) -> 
 def _deliver(
     protocol: Protocol, server: Server, workers: list[Worker], present: list[int], seed: int, counts: Counts, done: int
 ) -> Server:
-    """Bring those present up to date. Workers with one and the same state get one and the same result, computed once."""
-    known: dict[tuple[int, int], Delivered] = {}
-    groups = protocol.downlink.groups if isinstance(protocol.downlink, Shared) else 0
-    for i in present:
-        key = (id(workers[i].downlink), i % groups) if groups else (-1, i)
-        if key in known:
-            delivered = known[key]
-            workers[i] = replace(
-                workers[i],
-                point=delivered.worker.point,
-                downlink=delivered.worker.downlink,
-                round=delivered.worker.round,
-            )
-        else:
-            delivered = protocol.deliver(server, workers[i], seed)
-            known[key] = delivered
-            server, workers[i] = delivered.server, delivered.worker
-        counts["bytes_down"][done] += sum(map(len, delivered.frames))
-        counts["frames"][done] += len(delivered.frames)
-        counts["header_bytes"][done] += sum(map(overhead, delivered.frames))
-        counts["resets"][done] += delivered.was_reset
+    server, delivered = deliver_all(protocol, server, workers, present, seed)
+    for i, got in delivered.items():
+        workers[i] = got.worker
+        counts["bytes_down"][done] += sum(map(len, got.frames))
+        counts["frames"][done] += len(got.frames)
+        counts["header_bytes"][done] += sum(map(overhead, got.frames))
+        counts["resets"][done] += got.was_reset
     return server
 
 

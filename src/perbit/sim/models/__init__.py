@@ -26,6 +26,7 @@ MODELS: dict[str, str] = {
     "ncf": f"{_HERE}.tables:NeuMF",
     "logistic": f"{_HERE}.tables:Logistic",
     "mlp": f"{_HERE}.tables:MLP",
+    "mlp-wide": f"{_HERE}.tables:WideMLP",
     "series-cnn": f"{_HERE}.sequences:SeriesCNN",
 }
 

@@ -26,6 +26,15 @@ class MLP(nn.Sequential):
         super().__init__(nn.Flatten(), nn.Linear(n_in, 64), nn.ReLU(), nn.Linear(64, info.n_classes))
 
 
+class WideMLP(nn.Sequential):
+    """Two hidden layers of 256: far more parameters than digits need, as networks have today."""
+
+    def __init__(self, info: Info) -> None:
+        n_in = math.prod(info.input_shape)
+        hidden = [nn.Linear(n_in, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU()]
+        super().__init__(nn.Flatten(), *hidden, nn.Linear(256, info.n_classes))
+
+
 class NeuMF(nn.Module):
     """NCF (He et al. 2017): a factorisation and an MLP over user and item embeddings, one logit.
 

@@ -1,0 +1,85 @@
+"""What a client does in a round, in ordinary torch code; and how a model is tested."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from perbit.sim import objective
+from perbit.sim.data.dataset import Array, Dataset, Split
+from perbit.sim.federated.settings import Task
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+TEST_BATCH = 1000  # a multiple of 100: recommendation is judged in blocks of 100
+
+
+def train(network: torch.nn.Module, data: Dataset, part: Array, task: Task, seed: int) -> None:
+    """Local epochs from where the network stands; with `prox`, tied to that point (FedProx)."""
+    import torch
+
+    torch.manual_seed(seed)  # dropout
+    network.train()
+    start = [p.detach().clone() for p in network.parameters()] if task.prox else []
+    optimiser = _optimiser(network, task)
+    rng = np.random.default_rng(seed)
+    for _ in range(task.local_epochs):
+        for x, y in _batches(data, rng.permutation(part), task.batch):
+            optimiser.zero_grad()
+            loss = objective.loss(data.kind, network(x), y)
+            for p, p0 in zip(network.parameters(), start, strict=False):
+                loss = loss + task.prox / 2 * (p - p0).square().sum()
+            loss.backward()  # type: ignore[no-untyped-call,unused-ignore]
+            optimiser.step()
+
+
+def gradient(network: torch.nn.Module, data: Dataset, part: Array, task: Task, seed: int) -> None:
+    """Leave the gradient of one random mini-batch in the network."""
+    import torch
+
+    torch.manual_seed(seed)
+    network.train()
+    network.zero_grad()
+    chosen = np.random.default_rng(seed).permutation(part)[: task.batch]
+    for x, y in _batches(data, chosen, task.batch):
+        objective.loss(data.kind, network(x), y).backward()  # type: ignore[no-untyped-call,unused-ignore]
+
+
+def test(network: torch.nn.Module, data: Dataset) -> tuple[float, float]:
+    """(accuracy, loss) on the test part; for recommendation the accuracy is the hit rate at 10."""
+    import torch
+
+    network.eval()
+    right = n = 0
+    total = 0.0
+    with torch.no_grad():
+        for x, y in _batches(data, np.arange(len(data.test)), TEST_BATCH, data.test):
+            outputs = network(x)
+            got, of = objective.n_right(data.kind, outputs, y)
+            right, n = right + got, n + of
+            total += objective.loss(data.kind, outputs, y).item() * len(y)
+    return right / n, total / len(data.test)
+
+
+def _optimiser(network: torch.nn.Module, task: Task) -> torch.optim.Optimizer:
+    import torch
+
+    if task.optimiser == "adam":
+        return torch.optim.Adam(network.parameters(), lr=task.rate)
+    return torch.optim.SGD(network.parameters(), lr=task.rate, momentum=task.momentum)
+
+
+def _batches(data: Dataset, order: Array, size: int, split: Split | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+    """Mini-batches in this order. A last one of a single sample is left out of training: batch norm cannot take it."""
+    import torch
+
+    source = split or data.train
+    for begin in range(0, len(order), size):
+        chosen = order[begin : begin + size]
+        if len(chosen) == 1 and split is None and begin:
+            return
+        yield torch.from_numpy(data.prepare(source.x[chosen])), torch.from_numpy(source.y[chosen])

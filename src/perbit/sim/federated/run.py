@@ -1,0 +1,194 @@
+"""One run: a task trained with a method, from the first round or from a checkpoint. Files are whole at every moment.
+
+In the run's folder: ledger.jsonl (every message), timings.jsonl (measured seconds), checkpoint.npz, at the end result.json.
+Nothing in the ledger or in the result depends on time: the same seed gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from perbit import gennorm
+from perbit.errors import EncodeError
+from perbit.files import FileError, write_atomically
+from perbit.protocol import Protocol
+from perbit.sim import packing
+from perbit.sim.federated import ledger, local, rounds, tensors, world
+from perbit.sim.federated.optimiser import Moments
+from perbit.sim.federated.settings import Method, Task
+from perbit.sim.federated.world import World
+
+SECONDS_BETWEEN_CHECKPOINTS = 1.0
+N_FITS, N_FITTED_TENSORS = 20, 6
+
+
+class Point(NamedTuple):
+    """What was reached after so many rounds, and the bytes that took."""
+
+    round: int
+    accuracy: float
+    loss: float
+    bytes_up: int
+    bytes_down: int
+
+
+@dataclass(frozen=True, eq=False)
+class Progress:
+    """A run between two rounds: everything that is needed to go on."""
+
+    done: int
+    federation: rounds.Federation
+    history: tuple[Any, ...] = ()  # Points, as plain tuples
+    fits: tuple[dict[str, Any], ...] = ()
+    bytes_up: int = 0
+    bytes_down: int = 0
+    ledger_position: int = 0
+    timings_position: int = 0
+    diverged: bool = False
+
+    @property
+    def last(self) -> Point:
+        return Point(*self.history[-1])
+
+
+Outcome = dict[str, Any]  # plain data, the same for the same seed
+Watch = Callable[[Progress], None]
+
+
+def run(
+    task: Task,
+    method: Method,
+    seed: int,
+    folder: Path,
+    *,
+    resume: bool = False,
+    until: int | None = None,
+    dump_frames: bool = False,
+    watch: Watch = lambda _: None,
+) -> Outcome:
+    """All rounds, or those up to `until`; `watch` sees the run after every round."""
+    about = {"task": asdict(task), "method": asdict(method), "seed": seed}
+    known = _finished(folder, about) if resume else None
+    if known is not None:
+        return known
+    protocol, place = method.make(), world.build(task, seed)
+    saved = folder / "checkpoint.npz"
+    if resume and saved.is_file():
+        now: Progress = packing.restore(saved, about, Progress, rounds.Federation, Moments)
+    else:
+        now = Progress(0, rounds.start(protocol, place, task.clients))
+        now = _tested(place, now)
+    books = ledger.Lines(folder / "ledger.jsonl", now.ledger_position)
+    times = ledger.Lines(folder / "timings.jsonl", now.timings_position)
+    if not resume:
+        _forget(saved, folder / "result.json")
+    last, written = min(task.rounds, until or task.rounds), time.monotonic()
+    while now.done < last and not now.diverged:
+        now = _round(protocol, place, task, seed, now, books, times, folder if dump_frames else None)
+        watch(now)
+        if now.done == last or time.monotonic() - written >= SECONDS_BETWEEN_CHECKPOINTS:
+            packing.save(saved, now, about)
+            written = time.monotonic()
+    outcome = _outcome(about, place, now)
+    if now.done == task.rounds or now.diverged:
+        write_atomically(folder / "result.json", lambda file: file.write(json.dumps(outcome).encode()))
+        _forget(saved)
+    return outcome
+
+
+def _round(
+    protocol: Protocol,
+    place: World,
+    task: Task,
+    seed: int,
+    now: Progress,
+    books: ledger.Lines,
+    times: ledger.Lines,
+    dump: Path | None,
+) -> Progress:
+    book = ledger.Book(now.done + 1)
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            after, clock, update = rounds.one_round(protocol, place, task, seed, now.federation, book)
+    except EncodeError:  # numbers beyond float32 cannot be sent: training has diverged
+        return replace(now, diverged=True)
+    books.append(book.lines)
+    times.append([{"round": book.round, **asdict(clock)}])
+    if dump:
+        book.dump(dump / "frames")
+    now = replace(
+        now,
+        done=book.round,
+        federation=after,
+        fits=now.fits + _fits(task, book.round, update),
+        bytes_up=now.bytes_up + book.n_bytes("up"),
+        bytes_down=now.bytes_down + book.n_bytes("down"),
+        ledger_position=books.position,
+        timings_position=times.position,
+    )
+    is_due = now.done % task.evaluate_every == 0 or now.done == task.rounds
+    return _tested(place, now) if is_due else now
+
+
+def _tested(place: World, now: Progress) -> Progress:
+    server = now.federation.server
+    with np.errstate(over="ignore"):
+        model = server.layout.unflatten(server.model.astype(np.float32))
+    tensors.put(place.network, model)
+    tensors.put(place.network, now.federation.counters)
+    point = Point(now.done, *local.test(place.network, place.data), now.bytes_up, now.bytes_down)
+    return replace(now, history=(*now.history, tuple(point)))
+
+
+def _fits(task: Task, done: int, update: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+    """GenNorm fits of the largest tensors of one client's update, evenly through training."""
+    if done % max(1, task.rounds // N_FITS):
+        return ()
+    largest = sorted(update, key=lambda name: -update[name].size)[:N_FITTED_TENSORS]
+    found = []
+    for name in (name for name in update if name in largest and np.count_nonzero(update[name]) > 1):
+        fitted = gennorm.fit(update[name])
+        values = {"beta": fitted.dist.beta, "alpha": fitted.dist.alpha, "zero_mass": fitted.zero_mass}
+        found.append({"round": done, "tensor": name, **{key: float(value) for key, value in values.items()}})
+    return tuple(found)
+
+
+def _outcome(about: dict[str, Any], place: World, now: Progress) -> Outcome:
+    model = now.federation.server.model
+    return {
+        **about,
+        "done": now.done,
+        "diverged": now.diverged,
+        "n_parameters": place.n_parameters,
+        "n_values": len(model),  # with float buffers
+        "history": [dict(zip(Point._fields, point, strict=True)) for point in now.history],
+        "bytes_up": now.bytes_up,
+        "bytes_down": now.bytes_down,
+        "fits": list(now.fits),
+        "model_sha256": hashlib.sha256(model.tobytes()).hexdigest(),
+    }
+
+
+def _finished(folder: Path, about: dict[str, Any]) -> Outcome | None:
+    """The outcome of the very same run, if it is done."""
+    try:
+        known: Outcome = json.loads((folder / "result.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return known if all(known.get(key) == value for key, value in json.loads(json.dumps(about)).items()) else None
+
+
+def _forget(*paths: Path) -> None:
+    try:
+        for path in paths:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise FileError(f"cannot delete {error.filename}: {error.strerror}") from error

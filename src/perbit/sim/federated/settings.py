@@ -1,0 +1,118 @@
+"""What to train, and how to send: plain values that a TOML file, a test or a program writes down."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from perbit import presets
+from perbit.errors import PerbitError
+from perbit.plan import Plan
+from perbit.protocol import Protocol
+
+
+class SettingsError(PerbitError, ValueError):
+    """A setting that makes no sense; `key` names it."""
+
+    def __init__(self, message: str, key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
+
+
+@dataclass(frozen=True)
+class Task:
+    """The training that all methods of a comparison share.
+
+    local_epochs > 0: clients train and send w - w_local (FedAvg; with prox > 0 FedProx); 0: they send the gradient of
+    one mini-batch. The server steps with what it decoded: rate 1 is FedAvg, the learning rate goes here for gradients.
+    """
+
+    data: str = "digits"
+    model: str = "mlp"
+    partition: str = "iid"
+    clients: int = 10
+    per_round: int = 0  # clients drawn for each round; 0: all
+    rounds: int = 20
+    local_epochs: int = 1
+    batch: int = 32
+    optimiser: Literal["sgd", "adam"] = "sgd"  # the clients'
+    rate: float = 0.1
+    momentum: float = 0.0
+    prox: float = 0.0
+    server: Literal["sgd", "adam"] = "sgd"
+    server_rate: float = 1.0
+    server_momentum: float = 0.0
+    evaluate_every: int = 1
+    train_samples: int = 0  # the first so many; 0: all
+    test_samples: int = 0
+
+    def __post_init__(self) -> None:
+        for key in ("clients", "rounds", "batch", "evaluate_every"):
+            _require(getattr(self, key) >= 1, key, f"must be at least 1, not {getattr(self, key)}")
+        for key in ("per_round", "local_epochs", "train_samples", "test_samples", "prox"):
+            _require(getattr(self, key) >= 0, key, f"cannot be negative, and is {getattr(self, key)}")
+        for key in ("rate", "server_rate"):
+            _require(getattr(self, key) > 0, key, f"must be above 0, not {getattr(self, key)}")
+        for key in ("momentum", "server_momentum"):
+            _require(
+                0 <= getattr(self, key) < 1, key, f"must be from 0 up to, not including, 1, not {getattr(self, key)}"
+            )
+        for key in ("optimiser", "server"):
+            _require(getattr(self, key) in ("sgd", "adam"), key, f'must be "sgd" or "adam", not {getattr(self, key)!r}')
+        _require(
+            self.per_round <= self.clients, "per_round", f"is {self.per_round}, but there are {self.clients} clients"
+        )
+
+    @property
+    def present(self) -> int:
+        """How many clients take part in a round."""
+        return self.per_round or self.clients
+
+
+@dataclass(frozen=True)
+class Method:
+    """A protocol preset with the specs of both directions; `small` is for biases, norms and other small tensors."""
+
+    name: str
+    protocol: str = "fedavg"
+    up: str = "raw"
+    down: str = "raw"
+    small: str = ""  # "": the same spec as for everything else
+    options: dict[str, Any] = field(default_factory=dict)  # the preset's own parameters
+
+    def __post_init__(self) -> None:
+        for key in ("up", "down", "small"):
+            try:
+                self._plan(getattr(self, key) or "raw")
+            except PerbitError as error:
+                raise SettingsError(f"the spec {getattr(self, key)!r} cannot be used: {error}", key) from error
+        self.make()
+
+    @property
+    def is_float32(self) -> bool:
+        """Whether nothing is compressed on the way up: the yardstick of a comparison."""
+        return self.up == "raw" and self.small in ("", "raw")
+
+    def make(self) -> Protocol:
+        """The protocol."""
+        preset = presets.PRESETS.get(self.protocol)
+        if preset is None:
+            close = difflib.get_close_matches(self.protocol, presets.PRESETS, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(presets.PRESETS)}"
+            raise SettingsError(f"there is no protocol {self.protocol!r}; {hint}", "protocol")
+        known = list(inspect.signature(preset.make).parameters)[2:]
+        for key in self.options:
+            _require(key in known, key, f"is no parameter of {self.protocol}; it has {', '.join(known) or 'none'}")
+        return preset.make(up=self._plan(self.up), down=self._plan(self.down), **self.options)
+
+    def _plan(self, spec: str) -> Plan:
+        if not self.small:
+            return Plan.of(spec, small_below=0, flat_is_small=False)
+        return Plan.of(spec, small=self.small)
+
+
+def _require(holds: bool, key: str, said: str) -> None:
+    if not holds:
+        raise SettingsError(f"{key} {said}", key)

@@ -1,0 +1,65 @@
+"""A network's values as named arrays and back: parameters and float buffers travel together, integer counters apart and exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perbit.channels import Layout
+
+if TYPE_CHECKING:
+    import torch
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def floats(network: torch.nn.Module) -> Arrays:
+    """Copies of all parameters, then of all float buffers (batch norm's running statistics)."""
+    return {name: _array(value) for name, value in _named(network).items() if value.is_floating_point()}
+
+
+def counters(network: torch.nn.Module) -> Arrays:
+    """Copies of the buffers that are not floats (batch norm's number of batches)."""
+    return {name: _array(value) for name, value in _named(network).items() if not value.is_floating_point()}
+
+
+def gradients(network: torch.nn.Module, before: Mapping[str, NDArray[Any]]) -> Arrays:
+    """The gradient of each parameter; for float buffers the way back to what they were, as FedAvg would send it."""
+    import torch
+
+    found: Arrays = {}
+    for name, parameter in network.named_parameters():
+        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        found[name] = _array(gradient)
+    buffers = ((name, value) for name, value in floats(network).items() if name not in found)
+    return found | {name: before[name] - value for name, value in buffers}
+
+
+def put(network: torch.nn.Module, values: Mapping[str, NDArray[Any]]) -> None:
+    """Set parameters and buffers in place."""
+    import torch
+
+    named = _named(network)
+    with torch.no_grad():
+        for name, value in values.items():
+            named[name].copy_(torch.from_numpy(np.array(value)))
+
+
+def trainable(network: torch.nn.Module, layout: Layout) -> NDArray[np.bool_]:
+    """Which values of the flat vector a server optimiser moves: the parameters. Buffers are averaged as they are."""
+    parameters = {name for name, _ in network.named_parameters()}
+    mask = np.zeros(layout.n, np.bool_)
+    for (name, _), (lo, hi) in zip(layout.tensors, layout.bounds, strict=True):
+        mask[lo:hi] = name in parameters
+    return mask
+
+
+def _named(network: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {**dict(network.named_parameters()), **dict(network.named_buffers())}
+
+
+def _array(tensor: torch.Tensor) -> NDArray[Any]:
+    return np.array(tensor.detach().numpy())

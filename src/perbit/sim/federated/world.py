@@ -1,0 +1,56 @@
+"""Everything that a run is given and does not change: data, who holds what, the network to compute with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perbit.channels import Layout
+from perbit.sim.data import load
+from perbit.sim.data.dataset import Array, Dataset
+from perbit.sim.federated import tensors
+from perbit.sim.federated.settings import Task
+from perbit.sim.gradients import seeded
+from perbit.sim.partition import partition
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """One network serves all clients in turn: their states live in the protocol, not in torch."""
+
+    data: Dataset
+    parts: list[Array]
+    network: torch.nn.Module
+    first: tensors.Arrays  # the values everybody starts with
+    mask: NDArray[np.bool_]
+
+    @property
+    def n_parameters(self) -> int:
+        return int(self.mask.sum())
+
+
+def build(task: Task, seed: int) -> World:
+    """Data, partition and first model for this seed. Torch computes with one thread: the same sums in the same order."""
+    import torch
+
+    torch.set_num_threads(1)
+    data = _data(task.data, task.train_samples, task.test_samples)
+    parts = partition(task.partition, data.train, task.clients, seed)
+    network = seeded(task.model, data, seed)
+    first = tensors.floats(network)
+    return World(data, parts, network, first, tensors.trainable(network, Layout.of(first)))
+
+
+@lru_cache(maxsize=2)
+def _data(name: str, n_train: int, n_test: int) -> Dataset:
+    data = load(name)
+    if not n_train and not n_test:
+        return data
+    return data.head(n_train or len(data.train), n_test or len(data.test))
