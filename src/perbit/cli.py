@@ -13,6 +13,9 @@ from perbit.errors import PerbitError
 
 # Each command is a module of perbit.commands, loaded only when it is called.
 COMMANDS = {
+    "compare": "train a federated model with several methods and show what each bit buys",
+    "train": "train a federated model with one method",
+    "tune": "search the spec with the best accuracy under a byte budget",
     "codecs": "list every codec with its parameters",
     "encode": "encode the arrays of a file as one frame",
     "decode": "decode a frame back into arrays",

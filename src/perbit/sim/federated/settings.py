@@ -102,9 +102,11 @@ class Method:
             close = difflib.get_close_matches(self.protocol, presets.PRESETS, n=1)
             hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(presets.PRESETS)}"
             raise SettingsError(f"there is no protocol {self.protocol!r}; {hint}", "protocol")
-        known = list(inspect.signature(preset.make).parameters)[2:]
-        for key in self.options:
+        known = dict(list(inspect.signature(preset.make).parameters.items())[2:])
+        for key, value in self.options.items():
             _require(key in known, key, f"is no parameter of {self.protocol}; it has {', '.join(known) or 'none'}")
+            is_right = isinstance(value, str) == isinstance(known[key].default, str)
+            _require(is_right, key, f"cannot be {value!r}; {self.protocol} takes {known[key].default!r} without it")
         return preset.make(up=self._plan(self.up), down=self._plan(self.down), **self.options)
 
     def _plan(self, spec: str) -> Plan:

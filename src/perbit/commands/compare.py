@@ -1,0 +1,77 @@
+"""`perbit compare`: train a model with several methods; table, report, and the spec to use. Can be killed and resumed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from perbit.commands.common import EXIT_OK, json_option, positive, print_json
+from perbit.commands.progress import Display
+from perbit.sim.compare import config, pool, summary
+from perbit.sim.compare.config import Comparison
+from perbit.sim.compare.jobs import check, jobs, make_folder, n_cores, write_json
+
+EXIT_STOPPED = 130
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    built_in = ", ".join(config.BUILT_IN)
+    parser.add_argument("comparison", nargs="?", default="demo", help=f"a TOML file, or {built_in} (default: demo)")
+    parser.add_argument("--rounds", type=positive, help="other than the file says")
+    parser.add_argument("--seeds", type=int, nargs="+", help="other than the file says")
+    output_options(parser)
+    parser.add_argument("--no-report", action="store_true", help="draw no figures, write no page")
+
+
+def output_options(parser: argparse.ArgumentParser) -> None:
+    """What all commands that train share."""
+    parser.add_argument("-o", "--output", type=Path, help="folder for results (default: perbit-runs/NAME)")
+    parser.add_argument("--resume", action="store_true", help="go on where the same command was stopped")
+    parser.add_argument("--processes", type=positive, default=n_cores(), help="runs at a time (default: one a core)")
+    parser.add_argument("--dump-frames", action="store_true", help="keep every frame as a file `perbit decode` takes")
+    json_option(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    comparison = _changed(config.load(options.comparison), options)
+    output = options.output or Path("perbit-runs") / Path(options.comparison).stem
+    check(comparison)
+    make_folder(output)
+    todo = jobs(comparison, output, options.resume, options.dump_frames)
+    if not options.json:
+        print(_title(comparison), flush=True)
+    names = [f"{job.method.name} · {job.seed}" if len(comparison.seeds) > 1 else job.method.name for job in todo]
+    try:
+        with Display(names, comparison.task.rounds, quiet=options.json) as show:
+            outcomes = pool.run_all(todo, options.processes, show)
+    except KeyboardInterrupt:
+        print("perbit: stopped; the same command with --resume goes on from here", file=sys.stderr)
+        return EXIT_STOPPED
+    results = summary.as_json(comparison, outcomes)
+    write_json(output / "results.json", results)
+    folders = [job.folder for job in todo]
+    page = None
+    if not options.no_report:
+        from perbit import report
+
+        page = report.write(comparison, outcomes, folders, output)
+    rows = summary.rows(comparison, outcomes, folders)
+    if options.json:
+        print_json({"output": str(output), "advice": summary.advice(rows), **results})
+        return EXIT_OK
+    print(f"\n{summary.table(rows)}\n\n{summary.advice(rows)}")
+    print(f"\nReport: {page or output / 'results.json'}")
+    return EXIT_OK
+
+
+def _changed(comparison: Comparison, options: argparse.Namespace) -> Comparison:
+    if options.rounds:
+        comparison = replace(comparison, task=replace(comparison.task, rounds=options.rounds))
+    return replace(comparison, seeds=tuple(options.seeds)) if options.seeds else comparison
+
+
+def _title(comparison: Comparison) -> str:
+    n_runs = len(comparison.methods) * len(comparison.seeds)
+    return f"{comparison.title}: {len(comparison.methods)} methods, {n_runs} runs of {comparison.task.rounds} rounds"

@@ -1,0 +1,86 @@
+"""`perbit train`: one method on one task, both from options; the task may start from a comparison's."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from perbit.commands.common import EXIT_OK, human_bytes, print_json
+from perbit.commands.compare import EXIT_STOPPED, output_options
+from perbit.commands.progress import Display
+from perbit.errors import PerbitError
+from perbit.sim.compare import config, pool
+from perbit.sim.compare.jobs import check, make_folder
+from perbit.sim.compare.pool import Job
+from perbit.sim.federated.settings import Method, Task
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--task", default="demo", help="the comparison whose task is taken, unless options below say otherwise"
+    )
+    task_options(parser)
+    parser.add_argument("--protocol", default="fedavg", help="a name from perbit.presets (default: fedavg)")
+    parser.add_argument("--up", default="raw", help="spec of the clients' messages (default: raw)")
+    parser.add_argument("--down", default="raw", help="spec of the server's messages (default: raw)")
+    parser.add_argument("--small", default="", help="spec of biases and other small tensors (default: the same)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a parameter of the protocol, e.g. decay=1"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    output_options(parser)
+
+
+def task_options(parser: argparse.ArgumentParser) -> None:
+    """An option for every field of a task."""
+    for field in fields(Task):
+        kind = type(field.default)
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=kind, help=f"e.g. {field.default}")
+
+
+def task_of(options: argparse.Namespace) -> Task:
+    """The task of the named comparison, with what the options change."""
+    given = {field.name: getattr(options, field.name) for field in fields(Task)}
+    return replace(config.load(options.task).task, **{key: value for key, value in given.items() if value is not None})
+
+
+def run(options: argparse.Namespace) -> int:
+    task = task_of(options)
+    parameters = dict(_parameter(text) for text in options.set)
+    method = Method("train", options.protocol, options.up, options.down, options.small, parameters)
+    check(config.Comparison("train", task, (method,), (options.seed,)))
+    output = options.output or Path("perbit-runs") / "train"
+    make_folder(output)
+    job = Job(task, method, options.seed, output, options.resume, None, options.dump_frames)
+    try:
+        with Display([options.up], task.rounds, quiet=options.json) as show:
+            (outcome,) = pool.run_all([job], 1, show)
+    except KeyboardInterrupt:
+        print("perbit: stopped; the same command with --resume goes on from here", file=sys.stderr)
+        return EXIT_STOPPED
+    if options.json:
+        print_json(outcome)
+        return EXIT_OK
+    reached = "training diverged" if outcome["diverged"] else f"accuracy {outcome['history'][-1]['accuracy']:.1%}"
+    print(
+        f"{reached} after {outcome['done']} rounds; {human_bytes(outcome['bytes_up'])} up, "
+        f"{human_bytes(outcome['bytes_down'])} down. Every message: {output / 'ledger.jsonl'}"
+    )
+    return EXIT_OK
+
+
+def _parameter(text: str) -> tuple[str, Any]:
+    key, _, value = text.partition("=")
+    if not value:
+        raise PerbitError(f"a parameter is written key=value, not {text!r}")
+    try:
+        return key, int(value)
+    except ValueError:
+        pass
+    try:
+        return key, float(value)
+    except ValueError:
+        return key, value

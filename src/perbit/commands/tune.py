@@ -1,0 +1,77 @@
+"""`perbit tune`: the spec with the best accuracy under a byte budget, by successive halving; prints what to paste."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from perbit.commands.common import EXIT_OK, print_json
+from perbit.commands.compare import EXIT_STOPPED, output_options
+from perbit.commands.progress import Display
+from perbit.commands.train import task_of, task_options
+from perbit.errors import PerbitError
+from perbit.sim.compare import config, pool
+from perbit.sim.compare.jobs import check, make_folder
+from perbit.sim.compare.pool import Job
+from perbit.sim.compare.search import Tried, candidates, halving
+from perbit.sim.federated.run import Outcome
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--budget-mb", type=float, required=True, help="uplink bytes of all clients over the whole run, in MB"
+    )
+    parser.add_argument(
+        "--task", default="demo", help="the comparison whose task is taken, unless options below say otherwise"
+    )
+    task_options(parser)
+    parser.add_argument("--seed", type=int, default=0)
+    output_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    if not options.budget_mb > 0:
+        raise PerbitError(f"the budget must be above 0 MB, not {options.budget_mb:g}")
+    task, methods = task_of(options), candidates()
+    check(config.Comparison("tune", task, tuple(methods), (options.seed,)))
+    output = options.output or Path("perbit-runs") / "tune"
+    make_folder(output)
+
+    def run_all(jobs: Sequence[Job]) -> list[Outcome]:
+        with Display([job.method.name for job in jobs], jobs[0].until or task.rounds, quiet=options.json) as show:
+            return pool.run_all(jobs, options.processes, show)
+
+    def say(rounds: int, fitting: Sequence[Tried]) -> None:
+        if not options.json:
+            print(f"after {rounds} rounds {len(fitting)} fit the budget; ahead: {fitting[0].method.name}", flush=True)
+
+    try:
+        best = halving(task, methods, options.budget_mb, options.seed, output, run_all, say, options.resume)
+    except KeyboardInterrupt:
+        print("perbit: stopped; the same command with --resume goes on from here", file=sys.stderr)
+        return EXIT_STOPPED
+    if options.json:
+        method = best.method
+        print_json(
+            {
+                "protocol": method.protocol,
+                "up": method.up,
+                **method.options,
+                "accuracy": best.accuracy,
+                "mb_up": best.projected_mb,
+            }
+        )
+    else:
+        print(
+            f"\nbest under {options.budget_mb:g} MB: {best.accuracy:.1%} with {best.projected_mb:.3f} MB up. To paste:\n\n{_toml(best)}"
+        )
+    return EXIT_OK
+
+
+def _toml(best: Tried) -> str:
+    method = best.method
+    keys = {"name": "tuned", "protocol": method.protocol, "up": method.up, **method.options}
+    return "\n".join(["[[methods]]", *(f"{key} = {json.dumps(value)}" for key, value in keys.items())])

@@ -1,0 +1,156 @@
+"""The figures, each drawn twice: for light and for dark pages. Sized to be read on a phone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+
+from perbit.errors import PerbitError
+from perbit.report.curves import Curve
+from perbit.sim.compare.links import Link
+from perbit.sim.federated.run import Outcome
+from perbit.sim.federated.settings import Method
+
+SIZE = (5.4, 4.3)  # inches
+DPI = 160
+COLOURS = ("#e15759", "#4e9ad6", "#59a14f", "#f28e2b", "#b07aa1", "#1fb5ac", "#d4a106", "#ff7fa8", "#9c755f", "#7b83eb")
+GREY = "#8a8f98"  # float32, the yardstick
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours of a page."""
+
+    name: str
+    background: str
+    text: str
+    grid: str
+
+
+LIGHT = Theme("light", "#ffffff", "#1d2330", "#d9dde5")
+DARK = Theme("dark", "#171c26", "#dfe4ee", "#353d4d")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of the report: a file name, a caption, a PNG for each theme."""
+
+    name: str
+    caption: str
+    light: bytes
+    dark: bytes
+
+
+def figures(curves: Sequence[Curve], links: Sequence[Link], outcomes: Sequence[Outcome]) -> list[Figure]:
+    """All figures, in the order of the page."""
+    shades = colours([curve.method for curve in curves])
+
+    def against_bytes(axis: Any) -> None:
+        _lines(axis, curves, shades, [curve.mb_up for curve in curves])
+        axis.set(xscale="log", xlabel="MB sent up, all clients (log scale)")
+
+    def against_rounds(axis: Any) -> None:
+        _lines(axis, curves, shades, [curve.rounds for curve in curves])
+        axis.set(xlabel="rounds")
+
+    def against_time(link: Link) -> Any:
+        def draw(axis: Any) -> None:
+            _lines(axis, curves, shades, [curve.seconds[link.name] for curve in curves])
+            axis.set(xscale="log", xlabel=f"seconds at {link.name} (modelled transfer, log scale)")
+
+        return draw
+
+    made = [
+        _figure("accuracy-bytes", "Accuracy against bytes sent up: further left is cheaper", against_bytes),
+        _figure("accuracy-rounds", "Accuracy against rounds", against_rounds),
+    ]
+    for link in links:
+        name = "accuracy-time-" + "".join(c if c.isalnum() else "-" for c in link.name.lower()).strip("-")
+        said = f"Accuracy against time at {link.name}: compute, encoding and decoding measured, transfer modelled"
+        made.append(_figure(name, said, against_time(link)))
+    if outcomes[0]["fits"]:
+        method = outcomes[0]["method"]["name"]
+        said = f"GenNorm fits of one client's updates through training ({method}): β = 2 is Gaussian, 1 Laplace, lower is heavier-tailed"
+        made.append(_figure("gennorm", said, lambda axis: _shapes(axis, outcomes[0]["fits"])))
+    return made
+
+
+def colours(methods: Sequence[Method]) -> list[str]:
+    """One colour a method, grey for float32."""
+    compressed = [i for i, method in enumerate(methods) if not method.is_float32]
+    return [COLOURS[compressed.index(i) % len(COLOURS)] if i in compressed else GREY for i in range(len(methods))]
+
+
+def _lines(axis: Any, curves: Sequence[Curve], shades: Sequence[str], xs: Sequence[Any]) -> None:
+    for curve, colour, x in zip(curves, shades, xs, strict=True):
+        keep = slice(1, None) if len(x) > 1 else slice(None)  # nothing was sent before the first round
+        style = "--" if curve.method.is_float32 else "-"
+        y = 100 * curve.mean
+        axis.plot(x[keep], y[keep], style, color=colour, label=curve.method.name, linewidth=1.8)
+        axis.plot(x[-1], y[-1], "o", color=colour, markersize=4.5)
+        if len(curve.accuracy) > 1:
+            low, high = 100 * curve.accuracy.min(axis=0), 100 * curve.accuracy.max(axis=0)
+            axis.fill_between(x[keep], low[keep], high[keep], color=colour, alpha=0.15, linewidth=0)
+    axis.set_ylabel("test accuracy, %")
+
+
+def _shapes(axis: Any, fits: Sequence[dict[str, Any]]) -> None:
+    names = list(dict.fromkeys(fit["tensor"] for fit in fits))
+    for name, colour in zip(names, COLOURS, strict=False):
+        points = np.array([(fit["round"], fit["beta"]) for fit in fits if fit["tensor"] == name])
+        axis.plot(points[:, 0], points[:, 1], "o-", color=colour, label=name, linewidth=1.5, markersize=3)
+    for beta, law in ((2.0, "Gaussian"), (1.0, "Laplace")):
+        axis.axhline(beta, color=GREY, linewidth=0.8, linestyle=":")
+        axis.annotate(
+            law, (1, beta), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8, color=GREY
+        )
+    axis.set(xlabel="rounds", ylabel="shape β of the update")
+    axis.set_ylim(bottom=0)
+
+
+def _figure(name: str, caption: str, draw: Any) -> Figure:
+    return Figure(name, caption, _png(draw, LIGHT), _png(draw, DARK))
+
+
+def _png(draw: Any, theme: Theme) -> bytes:
+    plt = pyplot()
+    with plt.rc_context(_style(theme)):
+        figure, axis = plt.subplots(figsize=SIZE, layout="constrained")
+        draw(axis)
+        axis.spines[["top", "right"]].set_visible(False)
+        figure.legend(loc="outside lower center", ncols=2, fontsize=8.5, frameon=False)
+        out = BytesIO()
+        figure.savefig(out, format="png", dpi=DPI, metadata={"Software": None})
+        plt.close(figure)
+    return out.getvalue()
+
+
+def _style(theme: Theme) -> dict[str, Any]:
+    return {
+        "figure.facecolor": theme.background,
+        "axes.facecolor": theme.background,
+        "savefig.facecolor": theme.background,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "grid.color": theme.grid,
+        "grid.linewidth": 0.7,
+        "axes.edgecolor": theme.grid,
+        "font.size": 10,
+        **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), theme.text),
+    }
+
+
+def pyplot() -> Any:
+    """matplotlib without a display, or a sentence about how to get it."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise PerbitError("the report needs matplotlib: pip install 'perbit[report]', or use --no-report") from None
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt

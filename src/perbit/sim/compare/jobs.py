@@ -1,0 +1,61 @@
+"""The runs of a comparison: who runs where."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from perbit.files import FileError, write_atomically
+from perbit.sim.compare.config import Comparison
+from perbit.sim.compare.pool import Job
+from perbit.sim.federated import world
+
+
+def jobs(comparison: Comparison, output: Path, resume: bool, dump_frames: bool = False) -> list[Job]:
+    """Method by method, seed by seed, each in a folder of its own."""
+    names = slugs([method.name for method in comparison.methods])
+    return [
+        Job(comparison.task, method, seed, output / f"{name}-seed{seed}", resume, None, dump_frames)
+        for method, name in zip(comparison.methods, names, strict=True)
+        for seed in comparison.seeds
+    ]
+
+
+def slugs(names: Sequence[str]) -> list[str]:
+    """Names fit for files, all different.
+
+    >>> slugs(["top 1 %", "top 1 %%", "FP16"])
+    ['top-1', 'top-1-2', 'fp16']
+    """
+    made: list[str] = []
+    for name in names:
+        slug = re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.") or "method"
+        n_same = sum(other == slug or other.rpartition("-")[0] == slug for other in made)
+        made.append(f"{slug}-{n_same + 1}" if n_same else slug)
+    return made
+
+
+def check(comparison: Comparison) -> None:
+    """Load the data, cut them up, build the model: what cannot run is said before anything is written."""
+    for seed in comparison.seeds[:1]:
+        world.build(comparison.task, seed)
+
+
+def make_folder(output: Path) -> None:
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"cannot make the folder {output}: {error.strerror}") from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_atomically(path, lambda file: file.write(json.dumps(value, indent=1).encode()))
+
+
+def n_cores() -> int:
+    """How many processes may run at once."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
