@@ -17,7 +17,7 @@ from perbit.sim.compare import config, pool
 from perbit.sim.compare.jobs import check, make_folder
 from perbit.sim.compare.pool import Job
 from perbit.sim.compare.search import Tried, candidates, halving
-from perbit.sim.federated.run import Outcome
+from perbit.sim.federated.runs import Outcome
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

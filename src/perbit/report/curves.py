@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from perbit.sim.compare.config import Comparison
 from perbit.sim.compare.links import Link, round_seconds
 from perbit.sim.federated import ledger
-from perbit.sim.federated.run import Outcome
+from perbit.sim.federated.runs import Outcome
 from perbit.sim.federated.settings import Method
 
 F64 = NDArray[np.float64]

@@ -17,7 +17,7 @@ from perbit.report.plots import Figure
 from perbit.sim.compare import summary
 from perbit.sim.compare.config import Comparison
 from perbit.sim.compare.summary import Row
-from perbit.sim.federated.run import Outcome
+from perbit.sim.federated.runs import Outcome
 
 HEAD = (*summary.HEAD[:4], "bits / parameter / round", "× less than float32", "encode ms", "decode ms")
 NOTES = (

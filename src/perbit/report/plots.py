@@ -12,7 +12,7 @@ import numpy as np
 from perbit.errors import PerbitError
 from perbit.report.curves import Curve
 from perbit.sim.compare.links import Link
-from perbit.sim.federated.run import Outcome
+from perbit.sim.federated.runs import Outcome
 from perbit.sim.federated.settings import Method
 
 SIZE = (5.4, 4.3)  # inches
@@ -120,7 +120,10 @@ def _png(draw: Any, theme: Theme) -> bytes:
     plt = pyplot()
     with plt.rc_context(_style(theme)):
         figure, axis = plt.subplots(figsize=SIZE, layout="constrained")
+        figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)
         draw(axis)
+        if axis.get_xscale() == "log":
+            axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.spines[["top", "right"]].set_visible(False)
         figure.legend(loc="outside lower center", ncols=2, fontsize=8.5, frameon=False)
         out = BytesIO()

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from perbit.errors import PerbitError
 from perbit.sim.federated import run as federated_run
-from perbit.sim.federated.run import Outcome, Progress
+from perbit.sim.federated.runs import Outcome, Progress
 from perbit.sim.federated.settings import Method, Task
 
 SECONDS_BETWEEN_LOOKS = 0.2

@@ -12,7 +12,7 @@ from pathlib import Path
 from perbit.errors import PerbitError
 from perbit.sim.compare.jobs import slugs
 from perbit.sim.compare.pool import Job
-from perbit.sim.federated.run import Outcome
+from perbit.sim.federated.runs import Outcome
 from perbit.sim.federated.settings import Method, Task
 
 KEEP = 3  # one of so many goes on

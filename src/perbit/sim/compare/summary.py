@@ -10,7 +10,7 @@ from typing import Any
 
 from perbit.sim.compare.config import Comparison
 from perbit.sim.federated import ledger
-from perbit.sim.federated.run import Outcome
+from perbit.sim.federated.runs import Outcome
 from perbit.sim.federated.settings import Method
 
 POINTS_LOST = 0.01  # a recommended method stays this close to float32

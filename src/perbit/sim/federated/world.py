@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from perbit.channels import Layout
 from perbit.sim.data import load
 from perbit.sim.data.dataset import Array, Dataset
-from perbit.sim.federated import tensors
+from perbit.sim.federated import local, tensors
 from perbit.sim.federated.settings import Task
 from perbit.sim.gradients import seeded
 from perbit.sim.partition import partition
@@ -44,7 +44,11 @@ def build(task: Task, seed: int) -> World:
     data = _data(task.data, task.train_samples, task.test_samples)
     parts = partition(task.partition, data.train, task.clients, seed)
     network = seeded(task.model, data, seed)
-    first = tensors.floats(network)
+    first, counters = tensors.floats(network), tensors.counters(network)
+    local.gradient(
+        network, data, parts[0], task, seed
+    )  # warms torch up, so that the first client is timed like the others
+    tensors.put(network, first | counters)
     return World(data, parts, network, first, tensors.trainable(network, Layout.of(first)))
 
 

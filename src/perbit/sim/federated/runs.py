@@ -27,7 +27,7 @@ from perbit.sim.federated.settings import Method, Task
 from perbit.sim.federated.world import World
 
 SECONDS_BETWEEN_CHECKPOINTS = 1.0
-N_FITS, N_FITTED_TENSORS = 20, 6
+N_FITS, N_FITTED_TENSORS, MIN_FITTED = 20, 6, 100
 
 
 class Point(NamedTuple):
@@ -152,9 +152,10 @@ def _fits(task: Task, done: int, update: dict[str, Any]) -> tuple[dict[str, Any]
     """GenNorm fits of the largest tensors of one client's update, evenly through training."""
     if done % max(1, task.rounds // N_FITS):
         return ()
-    largest = sorted(update, key=lambda name: -update[name].size)[:N_FITTED_TENSORS]
+    filled = {name: np.count_nonzero(values) for name, values in update.items()}
+    largest = sorted(filled, key=lambda name: -filled[name])[:N_FITTED_TENSORS]
     found = []
-    for name in (name for name in update if name in largest and np.count_nonzero(update[name]) > 1):
+    for name in (name for name in update if name in largest and filled[name] >= MIN_FITTED):
         fitted = gennorm.fit(update[name])
         values = {"beta": fitted.dist.beta, "alpha": fitted.dist.alpha, "zero_mass": fitted.zero_mass}
         found.append({"round": done, "tensor": name, **{key: float(value) for key, value in values.items()}})

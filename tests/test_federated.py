@@ -1,0 +1,249 @@
+"""Federated runs: every byte is in the ledger, the same seed gives the same run, and a killed one goes on as if nothing had been."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import perbit
+from perbit.errors import PerbitError
+from perbit.files import FileError
+from perbit.sim.data.dataset import DataError
+from perbit.sim.federated import Method, Progress, Task, ledger, run
+from perbit.sim.federated.ledger import Lines
+from perbit.sim.federated.optimiser import Moments, step
+from perbit.sim.federated.settings import SettingsError
+from perbit.sim.models import ModelError
+
+torch = pytest.importorskip("torch")
+
+SMALL = Task(
+    data="digits", model="mlp", partition="dirichlet(0.5)", clients=4, rounds=4, train_samples=160, test_samples=100
+)
+TOPK = Method("topk", "co3", "topk(0.05) | qsgd(7) | rans", options={"decay": 1.0})
+METHODS = [
+    Method("float32"),
+    TOPK,
+    Method("small", "fedavg", "uniform(4) | rans", small="fp16"),
+    Method("mcm", "mcm", "qsgd(15) | rans", "qsgd(15) | rans"),
+    Method("squeeze", "double_squeeze", "topk(0.1)", "topk(0.1)"),
+    Method("randomised", "rand_mcm", "qsgd(15) | rans", "qsgd(15) | rans"),
+]
+
+
+class BatchNormMLP(torch.nn.Sequential):
+    """Float buffers and an integer counter."""
+
+    def __init__(self) -> None:
+        layers = (torch.nn.Linear(64, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(), torch.nn.Linear(16, 10))
+        super().__init__(torch.nn.Flatten(), *layers)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """What must be the same in two runs with one seed: everything but measured times."""
+    return {name: (folder / name).read_bytes() for name in ("ledger.jsonl", "result.json")}
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_every_byte_is_in_the_ledger(method: Method, tmp_path: Path) -> None:
+    task = replace(SMALL, per_round=3)
+    outcome = run(task, method, 1, tmp_path)
+    lines = list(ledger.read(tmp_path / "ledger.jsonl"))
+    for direction in ("up", "down"):
+        of = [line for line in lines if line["direction"] == direction]
+        assert sum(line["n_bytes"] for line in of) == outcome[f"bytes_{direction}"] > 0
+        assert all(0 <= line["n_bytes"] - sum(line["tensors"].values()) < 250 for line in of)  # header and checksum
+    assert Counter(line["round"] for line in lines if line["direction"] == "up") == dict.fromkeys(range(1, 5), 3)
+    assert outcome["history"][-1]["bytes_up"] == outcome["bytes_up"]
+
+
+def test_training_learns_and_compression_pays(tmp_path: Path) -> None:
+    task = replace(SMALL, train_samples=0, test_samples=0, partition="iid", rounds=6, momentum=0.9)
+    plain, sparse = (run(task, method, 0, tmp_path / method.name) for method in (METHODS[0], TOPK))
+    assert plain["history"][-1]["accuracy"] > 0.85
+    assert sparse["history"][-1]["accuracy"] > 0.7
+    assert sparse["bytes_up"] * 20 < plain["bytes_up"]
+    assert plain["n_parameters"] == 4810
+    assert all(0.1 <= fit["beta"] <= 10 for fit in plain["fits"])
+
+
+@pytest.mark.parametrize("method", METHODS[1:4], ids=lambda method: method.name)
+def test_same_seed_same_files(method: Method, tmp_path: Path) -> None:
+    task = replace(SMALL, rounds=2)
+    for name in "ab":
+        run(task, method, 3, tmp_path / name)
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+    assert (
+        run(task, method, 4, tmp_path / "c")["model_sha256"]
+        != json.loads(files(tmp_path / "a")["result.json"])["model_sha256"]
+    )
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing gets a chance to tidy up."""
+
+
+def _killer(last: int) -> Any:
+    def kill(now: Progress) -> None:
+        if now.done == last:
+            raise Killed
+
+    return kill
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_resumed_like_uninterrupted(method: Method, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perbit.sim.federated.runs.SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    server = "adam" if method is TOPK else "sgd"
+    task = replace(SMALL, per_round=3, server=server, server_rate=0.1, server_momentum=0.5)
+    run(task, method, 2, tmp_path / "whole")
+
+    for last in (1, 3):  # the ledger has the lines of this round, the checkpoint is not written yet
+        with pytest.raises(Killed):
+            run(task, method, 2, tmp_path / "killed", resume=True, watch=_killer(last))
+    run(task, method, 2, tmp_path / "killed", resume=True)
+    assert files(tmp_path / "killed") == files(tmp_path / "whole")
+
+
+def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
+    first = run(SMALL, TOPK, 0, tmp_path)
+
+    def never(_: Progress) -> None:
+        raise AssertionError
+
+    assert run(SMALL, TOPK, 0, tmp_path, resume=True, watch=never) == first
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    run(SMALL, TOPK, 0, tmp_path, until=1)
+    with pytest.raises(FileError, match="another run"):
+        run(SMALL, METHODS[0], 0, tmp_path, resume=True)
+
+
+def test_batch_norm_buffers_travel(tmp_path: Path) -> None:
+    """Running statistics go with the model, the number of batches exactly, in a frame of its own."""
+    task = replace(SMALL, model=f"{__name__}:BatchNormMLP", batch=16)
+    outcome = run(task, TOPK, 0, tmp_path, dump_frames=True)
+    lines = list(ledger.read(tmp_path / "ledger.jsonl"))
+    counted = [line for line in lines if "2.num_batches_tracked" in line["tensors"]]
+    assert {line["direction"] for line in counted} == {"up", "down"}
+    assert all("2.running_mean" in line["tensors"] for line in lines if line not in counted)
+    assert outcome["n_values"] == outcome["n_parameters"] + 32
+    frames = sorted((tmp_path / "frames").glob("*.pbit"))
+    assert sum(len(frame.read_bytes()) for frame in frames) == outcome["bytes_up"] + outcome["bytes_down"]
+    last = next(
+        value for frame in reversed(frames) if "up" in frame.name for value in [perbit.loads(frame.read_bytes())]
+    )
+    assert last["2.num_batches_tracked"].dtype == np.int64
+    assert last["2.num_batches_tracked"] >= task.rounds
+
+
+def test_gradient_per_step_and_fedprox(tmp_path: Path) -> None:
+    gradient = replace(SMALL, local_epochs=0, server_rate=0.3, rounds=20, evaluate_every=10, partition="iid")
+    outcome = run(gradient, METHODS[0], 0, tmp_path / "gradient")
+    assert [point["round"] for point in outcome["history"]] == [0, 10, 20]
+    assert outcome["history"][-1]["accuracy"] > outcome["history"][0]["accuracy"] + 0.2
+    tied = run(replace(SMALL, prox=10.0, rounds=1), METHODS[0], 0, tmp_path / "tied")
+    free = run(replace(SMALL, rounds=1), METHODS[0], 0, tmp_path / "free")
+    assert tied["model_sha256"] != free["model_sha256"]
+
+
+def test_divergence_is_an_outcome(tmp_path: Path) -> None:
+    outcome = run(replace(SMALL, rate=1e12, rounds=6), METHODS[0], 0, tmp_path)
+    assert outcome["diverged"]
+    assert outcome["done"] < 6
+
+
+def test_server_optimisers_leave_buffers_alone() -> None:
+    mean, mask = np.array([1.0, -2.0, 4.0]), np.array([True, True, False])
+    change, moments = step(Task(server_rate=0.5, server_momentum=0.5), mask, Moments(), mean)
+    assert change.tolist() == [-0.5, 1.0, -4.0]
+    change, _ = step(Task(server_rate=0.5, server_momentum=0.5), mask, moments, mean)
+    assert change.tolist() == [-0.75, 1.5, -4.0]
+    change, moments = step(Task(server="adam", server_rate=0.1), mask, Moments(), mean)
+    assert np.allclose(change, [-0.1, 0.1, -4.0], atol=1e-3)
+    assert moments.steps == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "said"),
+    [
+        ({"data": "digit"}, DataError, "did you mean digits"),
+        ({"data": "./nowhere.svm"}, DataError, "there is no data set"),
+        ({"model": "resnet21"}, ModelError, "did you mean resnet20"),
+        ({"model": "ncf"}, ModelError, "needs users and items"),
+        ({"partition": "natural"}, PerbitError, "no natural groups"),
+        ({"clients": 1000}, PerbitError, "too few"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_leaves_nothing(
+    changed: Any, error: type[Exception], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=said) as caught:
+        run(replace(SMALL, **changed), TOPK, 0, tmp_path / "run")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("make", "key"),
+    [
+        (lambda: Task(rounds=0), "rounds"),
+        (lambda: Task(per_round=11), "per_round"),
+        (lambda: Task(server="lion"), "server"),  # type: ignore[arg-type]
+        (lambda: Method("a", "mcn"), "protocol"),
+        (lambda: Method("a", up="topk(0.1) | rans"), "up"),
+        (lambda: Method("a", "co3", options={"gamma": 1.0}), "gamma"),
+        (lambda: Method("a", "co3", options={"decay": "much"}), "decay"),
+    ],
+)
+def test_settings_name_the_key(make: Any, key: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        make()
+    assert caught.value.key == key
+
+
+def test_lines_are_whole_even_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = Lines(tmp_path / "ledger.jsonl")
+    lines.append([{"round": 1}])
+    whole = (tmp_path / "ledger.jsonl").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", _full_after(3))
+        with pytest.raises(FileError, match="No space left"):
+            lines.append([{"round": 2}])
+    assert (tmp_path / "ledger.jsonl").read_bytes() == whole
+    lines.append([{"round": 2}])
+    assert [line["round"] for line in ledger.read(tmp_path / "ledger.jsonl")] == [1, 2]
+
+
+def _full_after(n_bytes: int) -> Any:
+    """Path.open for a disk that takes so many bytes."""
+    really_open = Path.open
+
+    def opened(self: Path, *arguments: Any) -> Any:
+        file = really_open(self, *arguments, buffering=0)
+        write = file.write
+
+        class Full:
+            def __enter__(self) -> Any:
+                return self
+
+            def __exit__(self, *_: object) -> None:
+                file.close()
+
+            def write(self, data: bytes) -> None:
+                write(data[:n_bytes])
+                raise OSError(28, "No space left on device")
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(file, name)
+
+        return Full()
+
+    return opened
