@@ -355,8 +355,9 @@ class Rest:
     def decode_floats(self, src: Reader, shape: Shape) -> F32:
         if isinstance(self.head, FloatCodec):
             return self.head.decode(src, shape, self.tail)
-        data = self.decode_bytes(src, 4 * size(shape))
-        return np.frombuffer(data, "<f4").astype(np.float32).reshape(shape)
+        from perbit.families.formats import Raw
+
+        return Raw().decode(src, shape, self)
 
     def decode_add(self, src: Reader, shape: Shape, out: F32, weight: float) -> None:
         if isinstance(self.head, FloatCodec):
