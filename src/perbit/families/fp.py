@@ -161,9 +161,9 @@ def _check_scale(codec: Fp) -> None:
         if scale == "paper" and codec._format not in _PAPER:
             raise ValueError('the paper has scales for fp(2, 1) and fp(5, 2) only; use scale="optimal"')
         return
-    object.__setattr__(codec, "scale", float(scale))
     if isinstance(scale, bool) or not 1e-30 < scale < 1e30:
         raise ValueError(f"scale must be positive, got {scale}")
+    object.__setattr__(codec, "scale", float(scale))
 
 
 def _mirrored(positive: NDArray[np.float64]) -> NDArray[np.float64]:
