@@ -7,6 +7,7 @@
 #include "feedback.hpp"
 #include "golomb.hpp"
 #include "half.hpp"
+#include "hadamard.hpp"
 #include "lowfloat.hpp"
 #include "codebook.hpp"
 #include "pack.hpp"

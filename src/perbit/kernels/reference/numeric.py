@@ -2,6 +2,7 @@
 
 from perbit.kernels.reference.checksum import crc32c
 from perbit.kernels.reference.half import from_half, to_half
+from perbit.kernels.reference.hadamard import hadamard
 from perbit.kernels.reference.packing import golomb_decode, golomb_encode, pack, unpack
 from perbit.kernels.reference.quantizers import (
     dequantize,
@@ -29,6 +30,7 @@ __all__ = [
     "from_half",
     "golomb_decode",
     "golomb_encode",
+    "hadamard",
     "lowfloat",
     "moments",
     "pack",
