@@ -115,11 +115,11 @@ void bind_positions(nb::module_& m) {
     m.def("gaps_decode", &bind_gaps_decode, nb::arg("data"), nb::arg("count"), nb::arg("n"));
     m.def("eliasfano_encode", &bind_eliasfano_encode, array("positions"), nb::arg("low_bits"), nb::arg("n"));
     m.def("eliasfano_decode", &bind_eliasfano_decode, nb::arg("data"), nb::arg("count"), nb::arg("low_bits"), nb::arg("n"));
-    m.def("bloom_build", &bind_bloom_build, array("positions"), nb::arg("bytes"), nb::arg("hashes"), nb::arg("seed"),
+    m.def("bloom_build", &bind_bloom_build, array("positions"), nb::arg("n_bytes"), nb::arg("hashes"), nb::arg("seed"),
           nb::arg("blocked"));
-    m.def("bloom_query", &bind_bloom_query, nb::arg("filter"), nb::arg("n"), nb::arg("hashes"), nb::arg("seed"),
+    m.def("bloom_query", &bind_bloom_query, nb::arg("data"), nb::arg("n"), nb::arg("hashes"), nb::arg("seed"),
           nb::arg("blocked"), nb::arg("limit"));
-    m.def("bloom_resolve", &bind_bloom_resolve, array("accepted"), nb::arg("bytes"), nb::arg("hashes"), nb::arg("seed"),
+    m.def("bloom_resolve", &bind_bloom_resolve, array("accepted"), nb::arg("n_bytes"), nb::arg("hashes"), nb::arg("seed"),
           nb::arg("blocked"), nb::arg("count"));
 }
 

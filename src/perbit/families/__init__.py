@@ -1,5 +1,17 @@
 """Perbit's own codecs, one family a file; importing this package registers them all."""
 
-from perbit.families import entropy, formats, general, positions, qsgd, sparse, uniform
+from perbit.families import bloom, choice, entropy, formats, gapcodes, general, positions, qsgd, randk, sparse, uniform
 
-__all__ = ["entropy", "formats", "general", "positions", "qsgd", "sparse", "uniform"]
+__all__ = [
+    "bloom",
+    "choice",
+    "entropy",
+    "formats",
+    "gapcodes",
+    "general",
+    "positions",
+    "qsgd",
+    "randk",
+    "sparse",
+    "uniform",
+]
