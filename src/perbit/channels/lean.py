@@ -17,7 +17,7 @@ from perbit.bits import Reader, Writer
 from perbit.codec import Floats, Pipeline, Prior, Rest, SymbolCoder, symbol_dtype
 from perbit.errors import DecodeError
 from perbit.families.entropy import Pack
-from perbit.families.qsgd import Qsgd, _scales
+from perbit.families.qsgd import Qsgd, bucket_scales
 from perbit.kernels import CHUNK, K
 from perbit.kernels.api import F32
 from perbit.randomness import fold
@@ -42,7 +42,7 @@ class Lean:
             return None
         levels, n = self.quantizer.levels, self.n
         norm = np.minimum(K.bucket_norms(x, n, self.quantizer.norm), _FLOAT_MAX)
-        scale = _scales(norm, levels)
+        scale = bucket_scales(norm, levels)
         symbols = np.empty(n, symbol_dtype(2 * levels + 1))
         K.quantize_levels_random(x, scale, n, levels, fold(key, 1), 0, symbols)
         out.section(norm.astype("<f4", copy=False).tobytes())
