@@ -46,7 +46,7 @@ class Lean:
         symbols = np.empty(n, symbol_dtype(2 * levels + 1))
         K.quantize_levels_random(x, scale, n, levels, fold(key, 1), 0, symbols)
         out.section(norm.astype("<f4", copy=False).tobytes())
-        out.section(self.rest.encode_symbols(symbols, 2 * levels + 1, self.prior))
+        out.section(*self.rest.encode_symbols(symbols, 2 * levels + 1, self.prior))
         value = np.empty(n, np.float32)
         K.dequantize(symbols, self.table * norm[0], value)
         return value

@@ -1,1 +1,1 @@
-"""Simulations: algorithms run in one process, with real frames between server and workers."""
+"""The simulation: data sets, models and partitions to train real networks with real frames. A leaf: torch and scikit-learn load on first use."""

@@ -16,8 +16,9 @@ from perbit.errors import PerbitError
 from perbit.files import FileError, write_atomically
 from perbit.protocol import Protocol
 from perbit.sim.convex import checkpoint, data, report
+from perbit.sim.convex import run as convex_run
 from perbit.sim.convex.problem import Kind, Problem
-from perbit.sim.convex.run import Progress, Settings, run
+from perbit.sim.convex.run import Progress, Settings
 
 SECONDS_BETWEEN_CHECKPOINTS = float(os.environ.get("PERBIT_CHECKPOINT_SECONDS") or 2)
 
@@ -51,10 +52,9 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--resume", action="store_true", help="go on where a run with the same options was stopped")
     command.add_argument("--no-plot", action="store_true", help="draw no figure")
     command.add_argument("--json", action="store_true", help="print JSON for programs")
-    command.set_defaults(run=main)
 
 
-def main(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Run every algorithm that is not done yet, then report."""
     problem = load_problem(options)
     protocols = {name: protocol(name, options) for name in options.algorithms.split(",")}
@@ -123,7 +123,7 @@ def _one(name: str, made: Protocol, problem: Problem, options: argparse.Namespac
     progress = checkpoint.restore(saved, about) if options.resume and saved.is_file() else None
     with _bar(name, settings.rounds, quiet=options.json) as show:
         keep = _Keeper(saved, about, show)
-        ledger = run(problem, made, settings, progress=progress, after_round=keep)
+        ledger = convex_run(problem, made, settings, progress=progress, after_round=keep)
     result = ledger.to_json()
     _write_json(finished, {"about": about, "result": result})
     saved.unlink(missing_ok=True)
