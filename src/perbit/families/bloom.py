@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -153,6 +154,7 @@ def blocked_fpr(load: float, hashes: int) -> float:
     return float(weights @ (1 - (1 - 1 / _WORD) ** j) ** hashes)
 
 
+@lru_cache
 def _largest_load(fpr: float, hashes: int) -> float:
     low, high = 1e-6, 1e4
     while high > low * (1 + 1e-9):

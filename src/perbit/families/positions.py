@@ -82,7 +82,8 @@ class Golomb(PositionCodec):
 
     def n_bytes(self, positions: U32, n: int) -> int:
         b = _best_parameter(positions)
-        absent: NDArray[np.int64] = np.diff(positions.astype(np.int64), prepend=-1) - 1
+        absent: NDArray[np.int64] = positions.astype(np.int64)
+        absent[1:] -= absent[:-1] + 1
         return 1 + (positions.size * (b + 1) + int((absent >> b).sum()) + 7) // 8
 
     def decode(self, data: Piece, n: int, count: int) -> U32:
@@ -125,7 +126,7 @@ class Rle(PositionCodec):
             raise DecodeError(f"rle: the runs do not hold {count} positions")
         lengths = np.diff(ends, prepend=0)
         before: U32 = np.repeat(absent, lengths)
-        return before + np.arange(count, dtype=np.uint32)
+        return before + np.arange(count).astype(np.uint32)
 
 
 @register
