@@ -9,6 +9,8 @@
 #include "feedback.hpp"
 #include "gaps.hpp"
 #include "golomb.hpp"
+#include "half.hpp"
+#include "hadamard.hpp"
 #include "lowfloat.hpp"
 #include "codebook.hpp"
 #include "pack.hpp"

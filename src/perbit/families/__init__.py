@@ -1,17 +1,22 @@
 """Perbit's own codecs, one family a file; importing this package registers them all."""
 
-from perbit.families import bloom, choice, entropy, formats, gapcodes, general, positions, qsgd, randk, sparse, uniform
-
-__all__ = [
-    "bloom",
-    "choice",
-    "entropy",
-    "formats",
-    "gapcodes",
-    "general",
-    "positions",
-    "qsgd",
-    "randk",
-    "sparse",
-    "uniform",
-]
+from perbit.families import (  # noqa: F401
+    bloom,
+    choice,
+    eden,
+    entropy,
+    formats,
+    fp,
+    gapcodes,
+    general,
+    mwl2,
+    natural,
+    nuqsgd,
+    positions,
+    qsgd,
+    randk,
+    sign,
+    sparse,
+    terngrad,
+    uniform,
+)

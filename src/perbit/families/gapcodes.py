@@ -61,7 +61,7 @@ class HuffGaps(PositionCodec):
         out = Writer()
         out.raw(bytes([low_bits]))
         out.varint(symbols.size - positions.size)
-        out.section(Huffman().encode(symbols, _ALPHABET, None))
+        out.section(*Huffman().encode(symbols, _ALPHABET, None))
         if low_bits:
             out.raw(K.pack((gaps & np.uint32((1 << low_bits) - 1)).astype(np.uint16), low_bits))
         return out.join()

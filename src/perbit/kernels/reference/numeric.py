@@ -4,6 +4,8 @@ from perbit.kernels.reference.bloom import bloom_build, bloom_query, bloom_resol
 from perbit.kernels.reference.checksum import crc32c
 from perbit.kernels.reference.eliasfano import eliasfano_decode, eliasfano_encode
 from perbit.kernels.reference.gaps import gaps_decode, gaps_encode
+from perbit.kernels.reference.hadamard import hadamard
+from perbit.kernels.reference.half import from_half, to_half
 from perbit.kernels.reference.packing import golomb_decode, golomb_encode, pack, unpack
 from perbit.kernels.reference.quantizers import (
     dequantize,
@@ -33,10 +35,12 @@ __all__ = [
     "eliasfano_encode",
     "feedback_add",
     "feedback_update",
+    "from_half",
     "gaps_decode",
     "gaps_encode",
     "golomb_decode",
     "golomb_encode",
+    "hadamard",
     "lowfloat",
     "moments",
     "pack",
@@ -48,6 +52,7 @@ __all__ = [
     "scan",
     "scatter_add",
     "select_above",
+    "to_half",
     "top_k",
     "unpack",
 ]
