@@ -88,12 +88,9 @@ def dumps(
     >>> {name: value.dtype.name for name, value in perbit.loads(frame).items()}
     {'w': 'float32', 'steps': 'int64'}
     """
-    chooser = as_plan(plan)
     named = {name: arrays.as_numpy(x) for name, x in tensors.items()}
-    entries = [
-        Entry(name, a.dtype.name, a.shape, as_pipeline(chooser.codec_for(name, a.shape, a.dtype.name)))
-        for name, a in named.items()
-    ]
+    codecs = as_plan(plan).codecs(named)
+    entries = [Entry(name, a.dtype.name, a.shape, as_pipeline(codecs[name])) for name, a in named.items()]
     out = Writer()
     _write_message_head(entries, sequence, digest, out)
     key = key_from_seed(seed)
