@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,9 +11,7 @@ from numpy.typing import NDArray
 from perbit.codec import Codec, stages_of
 from perbit.errors import BudgetError
 from perbit.families.sparse import TopK
-from perbit.template import Axis, Template
-
-_STEP = 1.0005  # the number of kept values grows by this factor from one candidate to the next
+from perbit.template import Template, whole_numbers
 
 
 class OneForAll:
@@ -45,11 +42,7 @@ class GlobalThreshold:
         self.template = template
         self.magnitudes = {name: np.sort(np.abs(x.astype(np.float32)), axis=None) for name, x in tensors.items()}
         self.all = np.sort(np.concatenate(list(self.magnitudes.values())))
-        fewest, most = len(self.magnitudes), self.all.size
-        count = 2 + math.ceil(math.log(most / fewest) / math.log(_STEP))
-        self.axis = Axis(
-            "values kept", count, lambda i: round(fewest * math.exp(math.log(most / fewest) * i / (count - 1)))
-        )
+        self.axis = whole_numbers("values kept", len(self.magnitudes), self.all.size)
 
     def codecs(self, value: int | float) -> tuple[Codec, dict[str, Codec]]:
         """The codec of each tensor by name when `value` values are kept in all; every tensor keeps at least one."""

@@ -1,4 +1,7 @@
-"""The command line: `perbit codecs | encode | decode | inspect | bench`. A user's mistake is one sentence and exit code 2, never a traceback."""
+"""The command line: `perbit codecs | encode | decode | inspect | bench | fit | rd | budget`.
+
+A user's mistake is one sentence and exit code 2, never a traceback.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ import perbit
 from perbit import files, registry
 from perbit.errors import PerbitError
 from perbit.plan import Plan
+from perbit.report import commands as report
 from perbit.spec import signature
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
@@ -78,6 +82,8 @@ def _parser() -> argparse.ArgumentParser:
     _threads_option(command)
     _json_option(command)
     command.set_defaults(run=_bench)
+
+    report.add(commands)
     return parser
 
 

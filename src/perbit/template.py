@@ -129,7 +129,7 @@ def _open_in(call: Call) -> Iterator[tuple[str, bool]]:
         if value is HOLE:
             kinds = fields.get(name, "")
             yield name, "int" in kinds and "float" not in kinds
-        elif isinstance(value, Call):
+        elif isinstance(value, Call) and not value.bare:  # a bare name has no arguments, and may be a mere word
             yield from _open_in(value)
 
 

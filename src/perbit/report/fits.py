@@ -95,13 +95,13 @@ def fit_all(tensors: Mapping[str, NDArray[Any]], method: Method = "moments") -> 
 def table_line(row: TensorFit | None, width: int) -> str:
     """A line of the printed table (None: its heading); distances in units of sigma."""
     if row is None:
-        names = "".join(f"{w} {family:<9}" for w in ("W1", "W2") for family in FAMILIES)
+        names = "".join(f"{f'{w} {family}':<12}" for w in ("W1", "W2") for family in FAMILIES)
         return f"{'tensor':<{width}}{'values':>9}{'zeros':>7}{'sigma':>10}{'kurtosis':>10}{'beta':>7}{'alpha':>10}  {names}"
     distances = "".join(
-        f"{d[family] / row.sigma:<11.4f}{'*' if family == min(d, key=d.__getitem__) else ' '}"
+        f"{f'{d[family] / row.sigma:.4f}' + ('*' if d[family] == min(d.values()) else ''):<12}"
         for d in (row.w1, row.w2)
         for family in FAMILIES
-    )
+    ).rstrip()
     return (
         f"{row.name:<{width}}{row.n:>9}{row.zero_mass:>7.1%}{row.sigma:>10.2e}{row.kurtosis:>10.2f}"
         f"{row.beta:>7.3f}{row.alpha:>10.2e}  {distances}"
