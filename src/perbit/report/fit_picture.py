@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perbit.report.fits import FAMILIES, TensorFit
-from perbit.report.style import COLOURS, MARKERS, figure, save
+from perbit.report.style import COLOURS, MARKERS, picture
 
 LABELS = {"normal": "Normal", "laplace": "Laplace", "gennorm": "GenNorm"}
 COLOUR = dict(zip(FAMILIES, (COLOURS[2], COLOURS[4], COLOURS[1]), strict=True))
@@ -17,11 +17,11 @@ COLOUR = dict(zip(FAMILIES, (COLOURS[2], COLOURS[4], COLOURS[1]), strict=True))
 
 def draw(rows: list[TensorFit], shown: NDArray[Any], shown_row: TensorFit, path: Path) -> None:
     """Three panels; the histogram shows one tensor, the others all of them."""
-    drawing, axes = figure(1, 3, width=14, height=4.4)
-    draw_histogram(axes[0, 0], shown, shown_row)
-    draw_distances(axes[0, 1], rows)
-    draw_kurtosis(axes[0, 2], rows)
-    save(drawing, path)
+    with picture(path, 1, 3, width=14, height=4.6) as drawing:
+        histogram, distances, kurtosis = drawing.axes
+        draw_histogram(histogram, shown, shown_row)
+        draw_distances(distances, rows)
+        draw_kurtosis(kurtosis, rows)
 
 
 def draw_histogram(ax: Any, x: NDArray[Any], row: TensorFit) -> None:
@@ -34,11 +34,11 @@ def draw_histogram(ax: Any, x: NDArray[Any], row: TensorFit) -> None:
     for family in FAMILIES:
         label = f"{LABELS[family]}  W₂/σ = {row.w2[family] / row.sigma:.3f}"
         ax.plot(grid, row.dists[family].pdf(grid), color=COLOUR[family], label=label)
-    lowest = 0.2 / (values.size * 2 * reach / 161)
-    ax.set(yscale="log", ylim=(lowest, None), xlim=(-reach, reach), xlabel="value", ylabel="density")
+    one_value = 161 / (values.size * 2 * reach)  # the height of a bar that holds one value
+    peak = max(float(row.dists[family].pdf(row.mean)) for family in FAMILIES)
+    ax.set(yscale="log", ylim=(one_value / 3, peak * 100), xlim=(-reach, reach), xlabel="value", ylabel="density")
     ax.ticklabel_format(axis="x", style="sci", scilimits=(-2, 3))
     ax.set_title(f"{row.name or 'tensor'}: β = {row.beta:.2f}, {row.zero_mass:.1%} exact zeros")
-    ax.set_ylim(top=3 * max(float(row.dists["gennorm"].pdf(row.dists["gennorm"].mu + 0.05 * row.sigma)), 1e-30) * 8)
     ax.legend(loc="upper right")
 
 
@@ -59,6 +59,7 @@ def draw_kurtosis(ax: Any, rows: list[TensorFit]) -> None:
     ax.axhline(0, color="#888888", linewidth=0.8, linestyle="--")
     ax.annotate("normal", (0.01, 0), xycoords=("axes fraction", "data"), fontsize=8, color="#666666", va="bottom")
     ax.set_yscale("symlog", linthresh=1)
+    ax.margins(y=0.15)
     ax.set(ylabel="excess kurtosis", title="kurtosis")
     name_ticks(ax, rows)
     ax.legend()

@@ -84,7 +84,7 @@ class Source:
     def weighted_limit_db(self, rate: NDArray[np.float64], m: float) -> NDArray[np.float64]:
         """The least |x|^m-weighted error at high rates, 2^(2(h - R) + E log₂|x|^m)/(2πe) (Linder and Zamir, 1999).
 
-        No bound at low rates, where it lies above what sending nothing costs.
+        What the best code tends to as the rate grows; at low rates nothing comes near it.
         """
         dist = GenNorm.with_std(self.beta)
         log_weight = m * (math.log(dist.alpha) + float(digamma(1 / self.beta)) / self.beta) / math.log(2)

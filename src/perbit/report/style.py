@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,27 +36,20 @@ class MissingExtraError(PerbitError):
     """An optional package is not installed."""
 
 
-def figure(rows: int = 1, columns: int = 1, width: float = 8.0, height: float = 4.5, **options: Any) -> tuple[Any, Any]:
-    """A figure and its axes, drawn without a display."""
+@contextmanager
+def picture(path: Path, rows: int = 1, columns: int = 1, width: float = 8.0, height: float = 4.5) -> Iterator[Any]:
+    """A figure with rows × columns axes to draw on; written as PNG at the end, the same bytes for the same picture."""
     try:
         import matplotlib
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtraError("pictures need matplotlib: pip install perbit[report]") from None
-    with matplotlib.rc_context(_LOOK):
-        drawing = Figure(figsize=(width, height))
-        FigureCanvasAgg(drawing)
-        return drawing, drawing.subplots(rows, columns, squeeze=False, **options)
-
-
-def save(drawing: Any, path: Path) -> None:
-    """Write the figure as PNG, whole or not at all, the same bytes for the same picture."""
-    import matplotlib
-
     if path.suffix != ".png":
         raise files.FileError(f"pictures are written as .png, not {path.name}")
-    data = io.BytesIO()
     with matplotlib.rc_context(_LOOK):
+        drawing = Figure(figsize=(width, height))
+        drawing.subplots(rows, columns, squeeze=False)
+        yield drawing
+        data = io.BytesIO()
         drawing.savefig(data, format="png", metadata={"Software": None})
     files.write_atomically(path, lambda file: file.write(data.getvalue()))
