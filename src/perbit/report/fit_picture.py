@@ -29,14 +29,15 @@ def draw_histogram(ax: Any, x: NDArray[Any], row: TensorFit) -> None:
     values = np.asarray(x, np.float64).reshape(-1)
     values = values[values != 0]
     reach = 8 * row.sigma
-    ax.hist(values, bins=161, range=(-reach, reach), density=True, color="#b9cfe4", label="values")
+    bins = min(161, 1 + 2 * int(values.size**0.5))
+    ax.hist(values, bins=bins, range=(-reach, reach), density=True, color="#b9cfe4", label="values")
     grid = np.linspace(-reach, reach, 1001)
     for family in FAMILIES:
         label = f"{LABELS[family]}  W₂/σ = {row.w2[family] / row.sigma:.3f}"
         ax.plot(grid, row.dists[family].pdf(grid), color=COLOUR[family], label=label)
-    one_value = 161 / (values.size * 2 * reach)  # the height of a bar that holds one value
+    one_value = bins / (values.size * 2 * reach)  # the height of a bar that holds one value
     peak = max(float(row.dists[family].pdf(row.mean)) for family in FAMILIES)
-    ax.set(yscale="log", ylim=(one_value / 3, peak * 100), xlim=(-reach, reach), xlabel="value", ylabel="density")
+    ax.set(yscale="log", ylim=(one_value / 3, peak * 50), xlim=(-reach, reach), xlabel="value", ylabel="density")
     ax.ticklabel_format(axis="x", style="sci", scilimits=(-2, 3))
     ax.set_title(f"{row.name or 'tensor'}: β = {row.beta:.2f}, {row.zero_mass:.1%} exact zeros")
     ax.legend(loc="upper right")
