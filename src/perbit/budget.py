@@ -201,9 +201,8 @@ def _search(axis: Axis, size_at: Callable[[int | float], int], budget: int, at_l
     if size(low) > budget:
         raise BudgetError(_unmet(axis, sizes, budget, spec))
     if size(high) <= budget:  # where sizes rise and fall again, the largest frames lie inside
-        inside = (round(low + (high - low) * step / 8) for step in range(7, 0, -1))
-        low = high if size(high) > size(low) else low
-        high = next((index for index in inside if size(index) > budget), low)
+        inside = [round(low + (high - low) * step / 8) for step in range(7, 0, -1)]
+        low, high = high, next((index for index in inside if size(index) > budget), high)
     turn = 0
     while abs(high - low) > 1 and size(low) < max(_GOOD, at_least) * budget:
         turn += 1
