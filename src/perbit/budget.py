@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perbit import arrays, wire
-from perbit.allocation import GlobalThreshold, OneForAll
+from perbit.allocation import Allocation, OneForAll, shared
 from perbit.codec import Codec
 from perbit.errors import BudgetError
 from perbit.plan import CodecLike, Plan, codec
@@ -63,7 +63,7 @@ class Budgeted:
 
     spec: str  # one spec for all tensors; with per_tensor the template
     plan: Plan | Codec
-    value: int | float  # of the free parameter; with per_tensor the number of values kept in all
+    value: int | float  # of the free parameter; with per_tensor a measure of how much all tensors got
     frame: bytes
     budget_bytes: int
     n_encodes: int
@@ -105,9 +105,10 @@ def fit_budget(
 ) -> Budgeted:
     """The value of the `?` in a spec for which the real frame of all tensors is at most the budget, and nearly as large.
 
-    `tensors` is an array or a dict of them. per_tensor=True: a budget of values to keep, given to the tensors by one
-    threshold over all of them (for `topk(?)`). `small`: what tensors with one dimension or under 1024 values get, as
-    in a Plan; by default they are coded like the others. A frame smaller than `at_least` of the budget is an error.
+    `tensors` is an array or a dict of them. per_tensor=True lets each tensor have its own value: `topk(?)` keeps what
+    is above one threshold over all tensors, other codecs get their bytes where they save most squared error. `small`:
+    what tensors with one dimension or under 1024 values get, as in a Plan; by default they are coded like the others.
+    A frame smaller than `at_least` of the budget is an error.
 
     >>> import numpy as np, perbit
     >>> x = np.random.default_rng(0).laplace(size=100_000).astype(np.float32)
@@ -118,8 +119,8 @@ def fit_budget(
     budget = _budget_bytes(n_bits, n_bytes)
     template = Template(spec)
     job = _Job(tensors, template, None if small is None else codec(small), seed)
-    share: OneForAll | GlobalThreshold
-    share = GlobalThreshold(template, job.coded()) if per_tensor else OneForAll(template, *job.extent())
+    axis, coded = template.axis(*job.extent()), job.coded()
+    share: Allocation = shared(template, coded, axis, seed) if per_tensor else OneForAll(template, axis)
 
     def plan(value: int | float) -> Plan | Codec:
         return job.plan(*share.codecs(value))
