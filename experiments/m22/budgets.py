@@ -140,29 +140,43 @@ def show(listed: list[dict[str, Any]], fitted: list[dict[str, Any]]) -> None:
 def draw(listed: list[dict[str, Any]], fitted: list[dict[str, Any]], path: Path) -> None:
     with picture(path, 1, 2, width=14, height=5.6) as drawing:
         cost, error = drawing.axes
-        labels = [f"{row['budget'] // 1000}k\n{row['name'].removeprefix('topK + ')}" for row in listed]
+        labels = [f"{row['budget'] // 1000}k {row['name'].removeprefix('topK + ')}" for row in listed]
         places = np.arange(len(listed))
         for shift, key, label in ((-0.2, "formula_bits", "log₂C(d,K) + K·R"), (0.2, "real_bits", "real frame")):
             heights = [row[key] / row["budget"] for row in listed]
             cost.bar(places + shift, heights, 0.38, color=COLOURS[0 if shift < 0 else 1], label=label)
         cost.axhline(1, color="black", linewidth=1)
-        cost.set_xticks(places, labels, fontsize=7)
+        cost.set_xticks(places, labels, fontsize=8, rotation=60, ha="right")
         cost.set(title="the listed K, over the budget they are meant for", ylabel="bits / budget")
         cost.legend()
-        met = [row for row in fitted if "unmet" not in row]
-        for index, budget in enumerate(sorted({row["budget"] for row in met})):
-            rows = [row for row in met if row["budget"] == budget]
-            names = [f"{r['template']}{' · one threshold' if r['per_tensor'] else ''}" for r in rows]
-            places = np.arange(len(rows)) + index * 20
-            error.barh(places, [r["weighted_error"] for r in rows], color=COLOURS[index], label=f"{budget:,} bits")
-            for place, name in zip(places, names, strict=True):
-                error.annotate(f" {name}", (error.get_xlim()[0], place), fontsize=7, va="center")
-        error.set(
-            xscale="log", title="at the budget in real bytes", xlabel="error weighted by |g|^M (M = 2, 4), relative"
-        )
-        error.set_yticks([])
-        error.invert_yaxis()
-        error.legend()
+        draw_errors(error, [row for row in fitted if "unmet" not in row])
+
+
+def draw_errors(ax: Any, rows: list[dict[str, Any]]) -> None:
+    """One line for each way to spend a budget, a mark for each budget and each error."""
+
+    def label(row: dict[str, Any]) -> str:
+        coder = " | rans" if row["template"].endswith("rans") else ""
+        name = row["strategy"].replace("2-mw", "mw").replace("4-mw", "mw")
+        return f"{name}{coder}, {'one threshold' if row['per_tensor'] else 'one ratio'}"
+
+    labels = list(dict.fromkeys(map(label, rows)))
+    for index, budget in enumerate(sorted({row["budget"] for row in rows})):
+        for key, marker in (("error", "o"), ("weighted_error", "D")):
+            chosen = [row for row in rows if row["budget"] == budget]
+            what = "squared error" if key == "error" else f"weighted by |g|^{2 * (index + 1)}"
+            ax.plot(
+                [row[key] for row in chosen],
+                [labels.index(label(row)) for row in chosen],
+                marker,
+                color=COLOURS[index],
+                fillstyle="full" if key == "error" else "none",
+                label=f"{budget:,} bits, {what}",
+            )
+    ax.set_yticks(range(len(labels)), labels, fontsize=8)
+    ax.invert_yaxis()
+    ax.set(xscale="log", title="error at the budget in real bytes", xlabel="relative to sending nothing")
+    ax.legend(loc="upper center", bbox_to_anchor=(0.4, -0.12), ncols=2)
 
 
 def main() -> None:
