@@ -6,6 +6,7 @@
 #include "dequantize.hpp"
 #include "feedback.hpp"
 #include "golomb.hpp"
+#include "hadamard.hpp"
 #include "lowfloat.hpp"
 #include "codebook.hpp"
 #include "pack.hpp"

@@ -56,6 +56,11 @@ class Floats:
         """Smallest value, largest value, how many are NaN or infinite."""
         return K.scan(self.flat)
 
+    @cached_property
+    def moments(self) -> tuple[float, float, float, float, int]:
+        """Sum, sum of magnitudes, sum of squares, largest magnitude, how many are zero."""
+        return K.moments(self.flat)
+
 
 class Prior(Protocol):
     """Probability tables both ends know: the entropy coder may name one instead of sending its own."""

@@ -1,6 +1,7 @@
 """Reductions, quantizers, selection, packing and checksums in numpy (see kernels/README.md)."""
 
 from perbit.kernels.reference.checksum import crc32c
+from perbit.kernels.reference.hadamard import hadamard
 from perbit.kernels.reference.packing import golomb_decode, golomb_encode, pack, unpack
 from perbit.kernels.reference.quantizers import (
     dequantize,
@@ -27,6 +28,7 @@ __all__ = [
     "feedback_update",
     "golomb_decode",
     "golomb_encode",
+    "hadamard",
     "lowfloat",
     "moments",
     "pack",
