@@ -87,7 +87,9 @@ class Eden(Quantizer):
         values = super().decode(src, (padded,), rest)
         first = 0
         for (lo, hi, block), count in zip(_pieces(padded), blocks, strict=True):
-            _unrotate(values[lo:hi].reshape(-1, block), int.from_bytes(rotation[:4], "little"), scales[first : first + count])
+            _unrotate(
+                values[lo:hi].reshape(-1, block), int.from_bytes(rotation[:4], "little"), scales[first : first + count]
+            )
             first += count
         return values[:n].reshape(shape)
 

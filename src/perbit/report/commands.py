@@ -130,17 +130,15 @@ def run_rd(options: argparse.Namespace) -> int:
         "decibels_at_rates": table,
         "curves": [asdict(curve) for curve in curves],
     }
+    if options.output:
+        from perbit.report import rd_picture, results
+
+        results.write_json(options.output / f"rd_{label}.json", result)
+        rd_picture.draw(source, curves, options.m, options.output / f"rd_{label}.png")
     if options.json:
         print(json.dumps(result, indent=2))
     else:
         _print_rd(source, table, curves)
-    if options.output:
-        from perbit.report import rd_picture
-
-        options.output.mkdir(parents=True, exist_ok=True)
-        rd_picture.draw(source, curves, options.m, options.output / f"rd_{label}.png")
-        data = (json.dumps(result, indent=1) + "\n").encode()
-        files.write_atomically(options.output / f"rd_{label}.json", lambda file: file.write(data))
     return 0
 
 
@@ -160,7 +158,8 @@ def _rd_source(options: argparse.Namespace) -> tuple[Any, str]:
         raise ChoiceError(f"{options.input}: all values are zero, there is nothing to code")
     name = max(tensors, key=lambda name: tensors[name].size)
     label = f"{options.input.stem}_{name}" if name != options.input.stem else name
-    return Source.of(f"{options.input.stem}: {name}, the largest of {len(tensors)} tensors", tensors[name]), label
+    among = f", the largest of {len(tensors)} tensors" if len(tensors) > 1 else ""
+    return Source.of(f"{options.input.stem}: {name}{among}", tensors[name]), label
 
 
 def _print_rd(source: Any, table: dict[str, dict[float, float | None]], curves: list[Any]) -> None:

@@ -20,13 +20,25 @@ from perbit.template import Template
 
 DEFAULT_SPECS = (
     "topk(?) | fp16",
-    "topk(?) | qsgd(15) | rans",
+    "topk(?) | fp(5, 2) | rans",
+    "topk(?) | lloyd(3) | rans",
+    "topk(?) | mwl2(2, 2) | rans",
     "uniform(?) | rans",
+    "fp(2, 1, scale=?) | rans",
+    'fp(2, 1, scale=?, reconstruct="centroid") | rans',
+    "lloyd(?)",
+    "lloyd(?) | rans",
+    "mwl2(?, 2) | rans",
+    "eden(?)",
     "qsgd(?) | rans",
-    "qsgd(?, norm=max) | rans",
+    "nuqsgd(?) | rans",
+    "terngrad | rans",
+    "natural | rans",
+    "sign",
 )
 RATES = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
 _MOST_POINTS = 12
+_HEADER_ROOM = 1.01  # a codec of one bit a value counts as such, in spite of its header
 
 
 @dataclass(frozen=True)
@@ -46,12 +58,21 @@ class Curve:
     spec: str
     points: tuple[Point, ...]
 
+    def useful(self, error: str = "mse_db") -> list[Point]:
+        """Points that no smaller frame of the same curve beats, and that beat sending nothing."""
+        best, kept = 0.0, []
+        for point in self.points:
+            if getattr(point, error) < best:
+                best = getattr(point, error)
+                kept.append(point)
+        return kept
+
     def at(self, rate: float) -> float | None:
-        """The error in decibels at this rate, interpolated; None outside the curve."""
-        bits = [point.bits_per_value for point in self.points]
-        if len(bits) < 2 or not bits[0] <= rate <= bits[-1]:
+        """The error in decibels at this rate, between neighbouring points; None below the smallest useful frame."""
+        bits = [point.bits_per_value for point in self.useful()]
+        if not bits or rate * _HEADER_ROOM < bits[0]:
             return None
-        return float(np.interp(rate, bits, [point.mse_db for point in self.points]))
+        return float(np.interp(rate, bits, [point.mse_db for point in self.useful()]))
 
 
 @dataclass(frozen=True)
@@ -108,7 +129,7 @@ def candidates(spec: str, source: Source) -> list[Codec]:
     if high <= 1:  # a share of the values
         return [template.fill(float(f"{v:.3g}")) for v in np.geomspace(max(0.001, min(1.0, 20 / n)), 1.0, _MOST_POINTS)]
     unit = float(np.sqrt(np.mean(np.square(source.values, dtype=np.float64)))) if template.parameter == "level" else 1.0
-    return [template.fill(float(f"{unit * v:.3g}")) for v in np.geomspace(0.05, 5, _MOST_POINTS)]
+    return [template.fill(float(f"{unit * v:.3g}")) for v in np.geomspace(0.005, 5, _MOST_POINTS)]
 
 
 def measure(source: Source, chosen: Codec, m: float, seed: int = 0) -> Point:
@@ -133,4 +154,4 @@ def summary(source: Source, curves: Sequence[Curve]) -> dict[str, dict[float, fl
     """Decibels of the bound and of every curve at the rates of the table."""
     bound = source.bound_db(np.array(RATES))
     rows: dict[str, dict[float, float | None]] = {"bound R(D)": dict(zip(RATES, map(float, bound), strict=True))}
-    return rows | {curve.spec: {rate: curve.at(rate) for rate in RATES} for curve in curves if len(curve.points) > 1}
+    return rows | {curve.spec: {rate: curve.at(rate) for rate in RATES} for curve in curves}

@@ -30,10 +30,11 @@ def draw(source: Source, curves: Sequence[Curve], m: float, path: Path) -> None:
                 "color": COLOURS[index % len(COLOURS)],
                 "marker": MARKERS[(index + index // len(COLOURS)) % len(MARKERS)],
             }
-            bits = [point.bits_per_value for point in curve.points]
             style = "-" if index < len(COLOURS) else "--"
-            plain.plot(bits, [point.mse_db for point in curve.points], label=curve.spec, linestyle=style, **look)
-            weighted.plot(bits, [point.weighted_db for point in curve.points], linestyle=style, **look)
+            for ax, error in ((plain, "mse_db"), (weighted, "weighted_db")):
+                points = curve.useful(error)
+                bits, heights = [p.bits_per_value for p in points], [getattr(p, error) for p in points]
+                ax.plot(bits, heights, label=curve.spec, linestyle=style, **look)
         floor = float(source.bound_db(np.array([_MOST_BITS]))[0])
         for ax, title in ((plain, "mean squared error"), (weighted, f"weighted by |x|^{m:g}")):
             ax.set(
@@ -44,6 +45,6 @@ def draw(source: Source, curves: Sequence[Curve], m: float, path: Path) -> None:
             )
             ax.set_title(title)
         weighted.set_ylim(floor - 8, 1)
-        weighted.legend(loc="upper right")
+        weighted.legend(*([part[0]] for part in weighted.get_legend_handles_labels()), loc="upper right")
         drawing.suptitle(f"{source.name}: fitted β = {source.beta:.3g}, {source.values.size:,} values", fontsize=12)
         drawing.legend(*plain.get_legend_handles_labels(), loc="outside lower center", ncols=4)
