@@ -138,11 +138,11 @@ def _pieces(padded: int) -> Iterator[tuple[int, int, int]]:
             lo += block
 
 
-@lru_cache(maxsize=4)
-def _signs(seed: int, turn: int) -> F32:
+@lru_cache(maxsize=32)
+def _signs(seed: int, turn: int, block: int) -> F32:
     """A random sign for each place in a block, by integer arithmetic: both ends agree."""
     key = np.uint32(splitmix64(seed ^ (turn << 32)) & 0xFFFFFFFF)
-    bits = hash32(hash32(np.arange(BLOCK, dtype=np.uint32) ^ key) + key)
+    bits = hash32(hash32(np.arange(block, dtype=np.uint32) ^ key) + key)
     return np.where(bits >> np.uint32(31), np.float32(-1), np.float32(1))
 
 
@@ -174,7 +174,7 @@ def _normalisation(block: int) -> np.float32:
 
 def _turn(x: F32, seed: int, turn: int) -> None:
     """Random signs, then Hadamard, row by row."""
-    x *= _signs(seed, turn)[: x.shape[1]]
+    x *= _signs(seed, turn, x.shape[1])
     K.hadamard(x.reshape(-1), x.shape[1], x.reshape(-1))
 
 
@@ -183,7 +183,7 @@ def _unrotate(x: F32, seed: int, scales: F32) -> None:
     block = x.shape[1]
     for turn in reversed(range(_TURNS)):
         K.hadamard(x.reshape(-1), block, x.reshape(-1))
-        x *= _signs(seed, turn)[:block]
+        x *= _signs(seed, turn, block)
     x *= _normalisation(block)
     with np.errstate(over="ignore"):
         x *= scales[:, None]
