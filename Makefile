@@ -31,8 +31,8 @@ test-slow: $(VENV)/installed
 	$(BIN)/python -m pytest -n 2 -m slow
 
 lint: $(VENV)/installed
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 bench: $(VENV)/installed

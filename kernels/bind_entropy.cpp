@@ -67,8 +67,18 @@ nb::ndarray<nb::numpy, T, nb::ndim<1>> numpy_array(std::unique_ptr<T[]> values, 
     return {data, {n}, owner};
 }
 
-// Memory that is not cleared first: most of it is never touched.
-std::unique_ptr<uint8_t[]> scratch(size_t bytes) { return std::unique_ptr<uint8_t[]>(new uint8_t[bytes]); }
+// Room for one call, kept by the thread for the next: fresh pages would cost more than the coding. Not cleared.
+uint8_t* scratch(size_t bytes) {
+    constexpr size_t KEEP = size_t{1} << 23;  // a larger buffer is an exception, and given back at the next call
+    static thread_local std::unique_ptr<uint8_t[]> buffer;
+    static thread_local size_t capacity = 0;
+    if (bytes > capacity || capacity > KEEP) {
+        buffer.reset();  // first: never hold both
+        buffer.reset(new uint8_t[bytes]);
+        capacity = bytes;
+    }
+    return buffer.get();
+}
 
 nb::object histogram(ReadArray symbols, size_t alphabet) {
     if (alphabet == 0 || alphabet > MAX_ALPHABET) throw nb::value_error("the alphabet must have 1..4096 symbols");
@@ -81,15 +91,15 @@ nb::object histogram(ReadArray symbols, size_t alphabet) {
 
 nb::bytes rans_encode(ReadArray symbols, Read<uint32_t> freqs, int bits) {
     const size_t n = symbols.size(), capacity = 2 * n + 4 * rans_lanes(n);
-    const auto buffer = scratch(capacity);
+    uint8_t* const buffer = scratch(capacity);
     size_t size = 0;
     raise_on(with_symbols(symbols, [&](const auto* data, size_t) {
         return unlocked([&] {
             const RansEncoderTable table = build_rans_encoder(freqs.data(), freqs.size(), bits);
-            return PERBIT_CALL(rans_encode, data, n, table.model, buffer.get(), capacity, &size);
+            return PERBIT_CALL(rans_encode, data, n, table.model, buffer, capacity, &size);
         });
     }));
-    return nb::bytes(buffer.get() + (capacity - size), size);
+    return nb::bytes(buffer + (capacity - size), size);
 }
 
 template <class Symbol>
@@ -143,15 +153,15 @@ nb::bytes huffman_encode(ReadArray symbols, Read<uint8_t> lengths) {
     const int streams = huffman_streams(n);
     const size_t longest = (n + static_cast<size_t>(streams) - 1) / static_cast<size_t>(streams);
     const size_t stride = 2 * longest + 2 * HUFFMAN_SLACK;  // no code word exceeds two bytes
-    const auto buffer = scratch(stride * static_cast<size_t>(streams));
+    uint8_t* const buffer = scratch(stride * static_cast<size_t>(streams));
     size_t sizes[HUFFMAN_MAX_STREAMS] = {};
     raise_on(with_symbols(symbols, [&](const auto* data, size_t) {
         return unlocked([&] {
             const HuffmanEncoderTable table = build_huffman_encoder(lengths.data(), lengths.size());
-            return PERBIT_CALL(huffman_encode, data, n, table.model, buffer.get(), stride, sizes);
+            return PERBIT_CALL(huffman_encode, data, n, table.model, buffer, stride, sizes);
         });
     }));
-    return join_streams(buffer.get(), stride, sizes, streams);
+    return join_streams(buffer, stride, sizes, streams);
 }
 
 void huffman_decode(nb::handle data, Read<uint8_t> lengths, WriteArray out) {

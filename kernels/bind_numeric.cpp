@@ -167,6 +167,22 @@ static void bind_axpy(Array<float> out, Floats values, float weight) {
     PERBIT_CALL(axpy, to.data, in.data, in.size, weight);
 }
 
+static void bind_to_half(Floats x, Array<uint16_t> out) {
+    const Span in(x);
+    const Span to(out);
+    require_same_length(in.size, to.size);
+    nb::gil_scoped_release released;
+    PERBIT_CALL(to_half, in.data, in.size, to.data);
+}
+
+static void bind_from_half(nb::handle data, Array<float> out) {
+    const ByteView in(data);
+    const Span to(out);
+    require(in.size() == 2 * to.size, "half-precision data has the wrong length for this many values");
+    nb::gil_scoped_release released;
+    PERBIT_CALL(from_half, in.data(), to.size, to.data);
+}
+
 static void bind_feedback_add(Floats g, Floats memory, float gamma, Array<float> out) {
     const Span in(g);
     const Span carried(memory);
@@ -220,6 +236,8 @@ void bind_numeric(nb::module_& m) {
           nb::arg("max_code"), array("out"));
     m.def("hadamard", &bind_hadamard, array("x"), nb::arg("block"), array("out"));
     m.def("axpy", &bind_axpy, array("out"), array("values"), nb::arg("weight"));
+    m.def("to_half", &bind_to_half, array("x"), array("out"));
+    m.def("from_half", &bind_from_half, nb::arg("data"), array("out"));
     m.def("feedback_add", &bind_feedback_add, array("g"), array("memory"), nb::arg("gamma"), array("out"));
     bind_symbol_kernels<uint8_t>(m);
     bind_symbol_kernels<uint16_t>(m);

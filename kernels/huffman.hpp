@@ -9,6 +9,7 @@
 #include "entropy_api.hpp"
 #include "histogram.hpp"
 #include "lookup16.hpp"
+#include "unroll.hpp"
 
 namespace perbit::PERBIT_ARCH {
 
@@ -49,18 +50,24 @@ struct BitWriter {
     }
 };
 
+// The OR of everything coded: shows afterwards whether a symbol had no code or no place in the table.
+struct Seen {
+    uint32_t entries = 0, symbols = 0;
+    bool valid() const { return (entries & INVALID) == 0 && (symbols & 0xf0f0f0f0u) == 0; }
+};
+
 // How a step codes STEP symbols between two flushes; their codes and seven bits left over stay below 64 bits.
 struct PairCoder {
     static constexpr size_t STEP = 4;
     const uint32_t* pairs;
-    uint32_t put(const uint8_t* s, BitWriter& w) const {
+    void put(const uint8_t* s, BitWriter& w, Seen& seen) const {
         uint32_t four;
         std::memcpy(&four, s, 4);
         const uint32_t first = pairs[(four | four >> 4) & 255], second = pairs[(four >> 16 | four >> 20) & 255];
         w.put(first & 0xffffff, first >> 24 & 63);
         w.put(second & 0xffffff, second >> 24 & 63);
-        const bool outside = (four & 0xf0f0f0f0u) != 0;
-        return first | second | (outside ? INVALID : 0);
+        seen.entries |= first | second;
+        seen.symbols |= four;
     }
 };
 template <size_t SYMBOLS>
@@ -68,64 +75,62 @@ struct SingleCoder {
     static constexpr size_t STEP = SYMBOLS;
     const uint32_t* codes;
     template <class Symbol>
-    uint32_t put(const Symbol* s, BitWriter& w) const {
-        uint32_t seen = 0;
+    void put(const Symbol* s, BitWriter& w, Seen& seen) const {
         for (size_t k = 0; k < STEP; ++k) {
             const uint32_t entry = codes[s[k]];
-            seen |= entry;
+            seen.entries |= entry;
             w.put(entry & 0xffff, entry >> 16 & 31);
         }
-        return seen;
     }
 };
 
 template <int K, class Coder, class Symbol>
-uint32_t huffman_put_streams(const Coder& coder, const uint32_t* codes, const Symbol* symbols, size_t n, int streams,
-                             int first, uint8_t* buffer, size_t stride, size_t* sizes) {
+void huffman_put_streams(const Coder& coder, const uint32_t* codes, const Symbol* symbols, size_t n, int streams,
+                         int first, uint8_t* buffer, size_t stride, size_t* sizes, Seen& all) {
     BitWriter writers[K];
     const Symbol* from[K];
     size_t shortest = n;
-    for (int k = 0; k < K; ++k) {
+    unroll<K>([&](auto k) __attribute__((always_inline)) {
         const Segment segment(n, streams, first + k);
         from[k] = symbols + segment.begin;
         writers[k].p = buffer + static_cast<size_t>(first + k) * stride;
         shortest = segment.size() < shortest ? segment.size() : shortest;
-    }
-    uint32_t seen = 0;
+    });
+    Seen seen;
     size_t i = 0;
     for (; i + Coder::STEP <= shortest; i += Coder::STEP) {
-#pragma GCC unroll 4
-        for (int k = 0; k < K; ++k) {
-            seen |= coder.put(from[k] + i, writers[k]);
+        unroll<K>([&](auto k) __attribute__((always_inline)) {
+            coder.put(from[k] + i, writers[k], seen);
             writers[k].flush();
-        }
+        });
     }
     const SingleCoder<1> single{codes};
-    for (int k = 0; k < K; ++k) {
+    unroll<K>([&](auto k) __attribute__((always_inline)) {
         const size_t size = Segment(n, streams, first + k).size();
         for (size_t j = i; j < size; ++j) {
-            seen |= single.put(from[k] + j, writers[k]);
+            single.put(from[k] + j, writers[k], seen);
             writers[k].flush();
         }
         const uint8_t* begin = buffer + static_cast<size_t>(first + k) * stride;
         std::memcpy(writers[k].p, &writers[k].bits, 8);
         sizes[first + k] = static_cast<size_t>(writers[k].p - begin) + (writers[k].count != 0);
-    }
-    return seen;
+    });
+    all.entries |= seen.entries;
+    all.symbols |= seen.symbols;
 }
 
 template <class Coder, class Symbol>
 Error huffman_put_all(const Coder& coder, const uint32_t* codes, const Symbol* symbols, size_t n, uint8_t* buffer,
                       size_t stride, size_t* sizes) {
     const int streams = huffman_streams(n);
-    uint32_t seen = 0;
+    Seen seen;
     if (streams == 1) {
-        seen = huffman_put_streams<1>(coder, codes, symbols, n, 1, 0, buffer, stride, sizes);
+        huffman_put_streams<1>(coder, codes, symbols, n, 1, 0, buffer, stride, sizes, seen);
     } else {
         for (int first = 0; first < streams; first += TOGETHER)
-            seen |= huffman_put_streams<TOGETHER>(coder, codes, symbols, n, streams, first, buffer, stride, sizes);
+            huffman_put_streams<TOGETHER>(coder, codes, symbols, n, streams, first, buffer, stride, sizes, seen);
     }
-    return seen & INVALID ? HUFFMAN_NO_CODE : nullptr;
+    return seen.valid() ? nullptr : HUFFMAN_NO_CODE;
 }
 
 Error huffman_encode(const uint8_t* symbols, size_t n, const HuffmanEncoder& model, uint8_t* buffer, size_t stride,
@@ -213,21 +218,26 @@ bool huffman_take_rounds(const Taker& taker, StreamReader<Symbol>* readers) {
         const uint8_t* data[K];
         size_t at[K];
         Symbol* out[K];
-        for (int k = 0; k < K; ++k) data[k] = readers[k].data, at[k] = readers[k].at, out[k] = readers[k].out;
+        unroll<K>([&](auto k) __attribute__((always_inline)) {
+            data[k] = readers[k].data, at[k] = readers[k].at, out[k] = readers[k].out;
+        });
         for (size_t r = 0; r < rounds; ++r) {
             uint64_t window[K];
-#pragma GCC unroll 4
-            for (int k = 0; k < K; ++k) window[k] = load_u64(data[k] + (at[k] >> 3)) >> (at[k] & 7);
-#pragma GCC unroll 4
-            for (int step = 0; step < Taker::STEPS; ++step)
-#pragma GCC unroll 4
-                for (int k = 0; k < K; ++k) taker.take(window[k], at[k], out[k]);
+            unroll<K>([&](auto k) __attribute__((always_inline)) {
+                window[k] = load_u64(data[k] + (at[k] >> 3)) >> (at[k] & 7);
+            });
+            unroll<Taker::STEPS * K>([&](auto step) __attribute__((always_inline)) {
+                constexpr int k = step % K;
+                taker.take(window[k], at[k], out[k]);
+            });
         }
-        for (int k = 0; k < K; ++k) {
-            if (static_cast<size_t>(out[k] - readers[k].out) < rounds * Taker::STEPS) return false;
+        bool moved = true;
+        unroll<K>([&](auto k) __attribute__((always_inline)) {
+            moved = moved && static_cast<size_t>(out[k] - readers[k].out) >= rounds * Taker::STEPS;
             readers[k].at = at[k];
             readers[k].out = out[k];
-        }
+        });
+        if (!moved) return false;
     }
     return true;
 }

@@ -52,6 +52,9 @@ template <class S>
 void feedback_update(const float* g, const float* memory, size_t n, float gamma, const S* symbols, const float* table,
                      size_t size, float* out);
 
+void to_half(const float* x, size_t n, uint16_t* out);
+void from_half(const uint8_t* data, size_t n, float* out);
+
 uint32_t crc32c(const uint8_t* data, size_t size, uint32_t value);
 
 }  // namespace perbit::PERBIT_ARCH

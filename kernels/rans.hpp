@@ -103,8 +103,9 @@ bool rans_take_range(const Slot* symbol_of_slot, const RansDecoder& model, RansR
             if (refill && reader.end - p < 2) return false;
             x = refill ? next << 16 | load_u16(p) : next;
         } else {
-            const uint32_t refilled = next << 16 | load_u16(p);
-            x = refill ? refilled : next;
+            // Arithmetic instead of a choice: the processor could not predict the branch.
+            const uint32_t all = 0u - refill;
+            x = next << (16 & all) | (load_u16(p) & all);
         }
         p += 2 * refill;
     }

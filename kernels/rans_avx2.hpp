@@ -10,6 +10,7 @@
 
 #include "entropy_api.hpp"
 #include "lookup16.hpp"
+#include "unroll.hpp"
 
 namespace perbit::PERBIT_ARCH {
 
@@ -118,14 +119,14 @@ inline void put_groups_small(const uint8_t* symbols, size_t groups, const RansEn
         multiplier_planes.look_up(group, multiplier);
         freq_bias_planes.look_up(group, packed);
         widen_bytes(shift_bytes, shift);
-#pragma GCC unroll 4
-        for (int k = VECTORS - 1; k >= 0; --k) {
+        unroll<VECTORS>([&](auto step) __attribute__((always_inline)) {
+            constexpr int k = VECTORS - 1 - step;
             // The bias leaves at the top: 16 + (32 - bits) > 32.
             const EncodeFields fields{multiplier[k], _mm256_sll_epi32(packed[k], threshold_shift),
                                       _mm256_sub_epi32(total, _mm256_and_si256(packed[k], low16)), shift[k],
                                       _mm256_srli_epi32(packed[k], 16)};
             states.x[k] = encode_step(states.x[k], fields, increment, p);
-        }
+        });
     }
     states.save(writer.state);
     writer.p = p;
@@ -161,12 +162,12 @@ void put_groups_large(const Symbol* symbols, size_t groups, const RansEncoder& m
     States states(writer.state);
     uint8_t* p = writer.p;
     for (size_t g = groups; g-- > 0;) {
-#pragma GCC unroll 4
-        for (int k = VECTORS - 1; k >= 0; --k) {
+        unroll<VECTORS>([&](auto step) __attribute__((always_inline)) {
+            constexpr int k = VECTORS - 1 - step;
             EncodeFields fields;
             seen = _mm256_or_si256(seen, load_fields(model.entries, symbols + 32 * g + 8 * k, fields));
             states.x[k] = encode_step(states.x[k], fields, increment, p);
-        }
+        });
     }
     states.save(writer.state);
     writer.p = p;
@@ -293,15 +294,13 @@ size_t take_groups_small(const RansDecoder& model, RansReader& reader, const Sin
     const __m256i mask = _mm256_set1_epi32((1 << model.bits) - 1), low_byte = _mm256_set1_epi16(0xff);
     const __m128i bits = _mm_cvtsi32_si128(model.bits);
     States states(reader.state);
-    __m256i x0 = states.x[0], x1 = states.x[1], x2 = states.x[2], x3 = states.x[3];
     const uint8_t* p = reader.p;
     size_t g = 0;
     for (; g < groups && reader.end - p >= GROUP_BYTES; ++g) {
-        const __m256i first = take_small(search, mask, bits, x0, x1, p);
-        const __m256i second = take_small(search, mask, bits, x2, x3, p);
+        const __m256i first = take_small(search, mask, bits, states.x[0], states.x[1], p);
+        const __m256i second = take_small(search, mask, bits, states.x[2], states.x[3], p);
         sink.write(32 * g, _mm256_packus_epi16(_mm256_and_si256(first, low_byte), _mm256_and_si256(second, low_byte)));
     }
-    states.x[0] = x0, states.x[1] = x1, states.x[2] = x2, states.x[3] = x3;
     states.save(reader.state);
     reader.p = p;
     return g;
@@ -348,8 +347,7 @@ size_t take_groups_large(const Slot* symbol_of_slot, const RansDecoder& model, R
     size_t g = 0;
     for (; g < groups && reader.end - p >= GROUP_BYTES; ++g) {
         __m256i payload[VECTORS];
-#pragma GCC unroll 4
-        for (int k = 0; k < VECTORS; ++k) {
+        unroll<VECTORS>([&](auto k) __attribute__((always_inline)) {
             const __m256i x = states.x[k], slots = _mm256_and_si256(x, mask);
             __m256i freq_start;
             load_entries(symbol_of_slot, model.entries, slots, freq_start, payload[k]);
@@ -357,7 +355,7 @@ size_t take_groups_large(const Slot* symbol_of_slot, const RansDecoder& model, R
             const __m256i freqs = _mm256_and_si256(freq_start, low16);
             states.x[k] =
                 refill(_mm256_add_epi32(_mm256_mullo_epi32(freqs, _mm256_srl_epi32(x, bits)), offsets), p);
-        }
+        });
         write_payloads(out + 32 * g, payload);
     }
     states.save(reader.state);

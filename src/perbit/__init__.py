@@ -11,7 +11,16 @@ True
 
 from perbit.budget import fit_budget, solve_k, topk_bits
 from perbit.codec import Codec
-from perbit.errors import BudgetError, DecodeError, EncodeError, LimitError, NonFiniteError, PerbitError, SpecError
+from perbit.errors import (
+    BudgetError,
+    DecodeError,
+    EncodeError,
+    LimitError,
+    NonFiniteError,
+    PerbitError,
+    SpecError,
+    StateMismatch,
+)
 from perbit.listing import codecs
 from perbit.parallel import get_threads, set_threads
 from perbit.plan import Plan, codec
@@ -30,6 +39,7 @@ __all__ = [
     "PerbitError",
     "Plan",
     "SpecError",
+    "StateMismatch",
     "codec",
     "codecs",
     "decode",

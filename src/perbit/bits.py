@@ -45,10 +45,10 @@ class Writer:
     def varint(self, value: int) -> None:
         self.pieces.append(varint(value))
 
-    def section(self, data: Piece) -> None:
-        """A piece with its length in front."""
-        self.varint(len(data))
-        self.raw(data)
+    def section(self, *pieces: Piece) -> None:
+        """Pieces with their length in front; they are not copied until the end."""
+        self.varint(sum(map(len, pieces)))
+        self.pieces.extend(pieces)
 
     def join(self) -> bytes:
         return b"".join(self.pieces)

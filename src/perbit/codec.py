@@ -172,14 +172,14 @@ class Quantizer(FloatCodec):
         for _, side in coded.sides:
             out.section(side)
 
-        def work(piece: tuple[int, int]) -> Piece:
+        def work(piece: tuple[int, int]) -> tuple[Piece, ...]:
             lo, hi = piece
-            symbols = np.empty(hi - lo, symbol_dtype(coded.alphabet))
+            symbols = parallel.scratch(hi - lo, symbol_dtype(coded.alphabet))
             coded.fill(lo, hi, symbols)
             return rest.encode_symbols(symbols, coded.alphabet, coded.prior)
 
         for stream in parallel.run(work, parallel.chunks(values.n)):
-            out.section(stream)
+            out.section(*stream)
 
     def decode(self, src: Reader, shape: Shape, rest: Rest) -> F32:
         out = np.empty(size(shape), np.float32)
@@ -188,7 +188,7 @@ class Quantizer(FloatCodec):
 
     def decode_add(self, src: Reader, shape: Shape, rest: Rest, out: F32, weight: float) -> None:
         def add(lo: int, hi: int, fill: Callable[[F32], None]) -> None:
-            chunk = np.empty(hi - lo, np.float32)
+            chunk = parallel.scratch(hi - lo, np.float32)
             fill(chunk)
             K.axpy(out[lo:hi], chunk, weight)
 
@@ -214,14 +214,15 @@ class SymbolCoder(Codec):
     takes = "symbols"
 
     @abstractmethod
-    def encode(self, symbols: Symbols, alphabet: int, prior: Prior | None) -> Piece: ...
+    def encode(self, symbols: Symbols, alphabet: int, prior: Prior | None) -> tuple[Piece, ...]:
+        """The stream, in as many pieces as it was made."""
 
     @abstractmethod
     def decode(self, data: Piece, alphabet: int, prior: Prior | None, out: Symbols) -> None: ...
 
     def decode_table(self, data: Piece, table: F32, prior: Prior | None, out: F32) -> None:
         """Decode straight to table[symbol]."""
-        symbols = np.empty(out.size, symbol_dtype(len(table)))
+        symbols = parallel.scratch(out.size, symbol_dtype(len(table)))
         self.decode(data, len(table), prior, symbols)
         K.dequantize(symbols, table, out)
 
@@ -359,8 +360,9 @@ class Rest:
     def decode_floats(self, src: Reader, shape: Shape) -> F32:
         if isinstance(self.head, FloatCodec):
             return self.head.decode(src, shape, self.tail)
-        data = self.decode_bytes(src, 4 * size(shape))
-        return np.frombuffer(data, "<f4").astype(np.float32).reshape(shape)
+        from perbit.families.formats import Raw
+
+        return Raw().decode(src, shape, self)
 
     def decode_add(self, src: Reader, shape: Shape, out: F32, weight: float) -> None:
         if isinstance(self.head, FloatCodec):
@@ -368,9 +370,9 @@ class Rest:
         else:
             K.axpy(out, self.decode_floats(src, shape).reshape(-1), weight)
 
-    def encode_symbols(self, symbols: Symbols, alphabet: int, prior: Prior | None) -> Piece:
-        coder = self._symbol_coder
-        return self.tail.shrink(coder.encode(symbols, alphabet, prior))
+    def encode_symbols(self, symbols: Symbols, alphabet: int, prior: Prior | None) -> tuple[Piece, ...]:
+        pieces = self._symbol_coder.encode(symbols, alphabet, prior)
+        return (self.tail.shrink(b"".join(pieces)),) if self.tail.stages else pieces
 
     def decode_values(self, data: Piece, known: Dequantizer, start: int, out: F32) -> None:
         """Values start, start+1, … from the stream of one chunk."""
@@ -380,7 +382,7 @@ class Rest:
         if known.norms is None:
             coder.decode_table(data, known.table, known.prior, out)
             return
-        symbols = np.empty(out.size, symbol_dtype(known.alphabet))
+        symbols = parallel.scratch(out.size, symbol_dtype(known.alphabet))
         coder.decode(data, known.alphabet, known.prior, symbols)
         K.dequantize_buckets(symbols, known.table, known.norms, known.bucket, start, out)
 

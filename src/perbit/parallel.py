@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from perbit.kernels import CHUNK
 
@@ -14,6 +18,7 @@ _Result = TypeVar("_Result")
 
 _pool: ThreadPoolExecutor | None = None
 _threads = 1
+_local = threading.local()
 
 
 def set_threads(count: int) -> None:
@@ -37,6 +42,14 @@ def chunks(n: int) -> Iterator[tuple[int, int]]:
     [1048576, 5]
     """
     return ((lo, min(n, lo + CHUNK)) for lo in range(0, n, CHUNK))
+
+
+def scratch(n: int, dtype: type[np.generic]) -> NDArray[Any]:
+    """An array of n ≤ CHUNK elements that this thread may use until it asks again: fresh pages for every chunk would cost more than coding it."""
+    kept: dict[Any, NDArray[Any]] = _local.__dict__
+    if n > len(kept.get(dtype, ())):
+        kept[dtype] = np.empty(n, dtype)
+    return kept[dtype][:n]
 
 
 def run(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from perbit import parallel
 from perbit.bits import Piece, Reader, varint
 from perbit.codec import Prior, SymbolCoder, symbol_dtype
 from perbit.errors import DecodeError
@@ -53,8 +54,8 @@ class Pack(SymbolCoder):
     examples = ("qsgd(7) | pack",)
     gives = "bytes"
 
-    def encode(self, symbols: Symbols, alphabet: int, prior: Prior | None) -> bytes:
-        return pack(symbols, alphabet)
+    def encode(self, symbols: Symbols, alphabet: int, prior: Prior | None) -> tuple[Piece, ...]:
+        return (pack(symbols, alphabet),)
 
     def decode(self, data: Piece, alphabet: int, prior: Prior | None, out: Symbols) -> None:
         unpack(data, alphabet, out)
@@ -73,19 +74,19 @@ class Rans(SymbolCoder):
     examples = ("uniform(4) | rans", "uniform(9) | rans")
     gives = "coded"
 
-    def encode(self, symbols: Symbols, alphabet: int, prior: Prior | None) -> Piece:
+    def encode(self, symbols: Symbols, alphabet: int, prior: Prior | None) -> tuple[Piece, ...]:
         counts = K.histogram(symbols, alphabet)
         plain = _plain(symbols, counts)
         if plain is not None:
-            return plain
+            return (plain,)
         index, prior_bits = prior.best(counts) if prior is not None else (0, math.inf)
         head, freqs, bits, cost = self._own_table(counts, prior_bits)
         if prior is not None and prior_bits <= cost:
             freqs, bits = prior.freqs(index)
             head, cost = varint(_PRIOR + index), prior_bits
         if packed_size(symbols.size, alphabet) <= cost / 8 + _STATE_BYTES * tables.rans_lanes(symbols.size):
-            return varint(_PACKED) + pack(symbols, alphabet)
-        return head + K.rans_encode(symbols, freqs, bits)
+            return varint(_PACKED), pack(symbols, alphabet)
+        return head, K.rans_encode(symbols, freqs, bits)
 
     @staticmethod
     def _own_table(counts: U64, to_beat: float) -> tuple[bytes, U32, int, float]:
@@ -130,11 +131,11 @@ class Huffman(SymbolCoder):
     examples = ("uniform(4) | huffman", "uniform(10) | huffman")
     gives = "coded"
 
-    def encode(self, symbols: Symbols, alphabet: int, prior: Prior | None) -> Piece:
+    def encode(self, symbols: Symbols, alphabet: int, prior: Prior | None) -> tuple[Piece, ...]:
         counts = K.histogram(symbols, alphabet)
         plain = _plain(symbols, counts)
         if plain is not None:
-            return plain
+            return (plain,)
         weights = counts.astype(np.int64)
         lengths = tables.huffman_lengths(counts, tables.huffman_limit(alphabet))
         head = varint(_TABLE) + tables.write_lengths(lengths)
@@ -147,8 +148,8 @@ class Huffman(SymbolCoder):
             if prior_cost <= cost:
                 lengths, head, cost = from_prior, prior_head, prior_cost
         if packed_size(symbols.size, alphabet) + 1 <= cost // 8:
-            return varint(_PACKED) + pack(symbols, alphabet)
-        return head + K.huffman_encode(symbols, lengths)
+            return varint(_PACKED), pack(symbols, alphabet)
+        return head, K.huffman_encode(symbols, lengths)
 
     def decode(self, data: Piece, alphabet: int, prior: Prior | None, out: Symbols) -> None:
         src = Reader(data)
@@ -205,7 +206,7 @@ def _decode_plain(src: Reader, alphabet: int, out: Symbols) -> int | None:
 
 def _decode_plain_table(src: Reader, table: F32, out: F32) -> int | None:
     if out.size and src.remaining and src.view[0] == _PACKED:
-        symbols = np.empty(out.size, symbol_dtype(len(table)))
+        symbols = parallel.scratch(out.size, symbol_dtype(len(table)))
         _decode_plain(src, len(table), symbols)
         K.dequantize(symbols, table, out)
         return None

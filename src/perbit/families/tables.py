@@ -104,27 +104,30 @@ def cost_bits(counts: U64, freqs: U32, bits: int) -> float:
 
 
 def best_table(counts: U64) -> tuple[U32, int, bytes]:
-    """The frequencies, bits and serialised table for which table and stream together are smallest."""
-    present = int(np.count_nonzero(counts))
-    if present < 2:
+    """Frequencies, bits and serialised table for which table and stream together are about smallest."""
+    if np.count_nonzero(counts) < 2:
         raise ValueError("a rANS table needs at least two symbols that occur")
-    lowest = max(MIN_BITS, (present - 1).bit_length())
-    sizes: dict[int, tuple[float, U32]] = {}
-
-    def size(bits: int) -> float:
-        if bits not in sizes:
-            freqs = normalise(counts, bits)
-            payload = cost_bits(counts, freqs, bits)
-            sizes[bits] = (payload + 8 * _packed_bytes(_freq_tokens(freqs, bits)), freqs)
-        return sizes[bits][0]
-
-    # The size falls, then rises with bits: walk downhill from a good guess.
-    bits = min(max(lowest, present.bit_length() + 6), 13)
-    for step in (-1, 1):
-        while lowest <= bits + step <= MAX_BITS and size(bits + step) < size(bits):
-            bits += step
-    freqs = sizes[bits][1]
+    bits = best_bits(counts)
+    freqs = normalise(counts, bits)
     return freqs, bits, write_freqs(freqs, bits)
+
+
+def best_bits(counts: U64) -> int:
+    """How finely to divide the probabilities, estimated for all sizes at once: what finer saves in the stream, it costs in the table.
+
+    Per symbol of the stream: rare symbols are raised to 2^-bits, which takes that mass from the others; the rest is
+    rounded to a relative 2^-bits/p; and large tables lose to the small state. Each table entry costs about one bit more per bit.
+    """
+    c = counts[counts > 0].astype(np.float64)
+    n = float(c.sum())
+    p = c / n
+    lowest = max(MIN_BITS, (len(c) - 1).bit_length())
+    choices = np.arange(lowest, MAX_BITS + 1)
+    unit = 2.0 ** -choices[:, None]
+    raised = np.maximum(unit - p, 0).sum(axis=1) / np.log(2)
+    rounded = np.where(p > unit, unit**2 / p, 0).sum(axis=1) / (24 * np.log(2))
+    state = STATE_LOSS * 4.0 ** (choices - 16) * (1 - float(p @ p))
+    return int(choices[np.argmin(n * (raised + rounded + state) + len(c) * choices)])
 
 
 # ---- Huffman code lengths
@@ -169,7 +172,14 @@ def huffman_lengths(counts: U64, limit: int) -> U8:
 
 def write_freqs(freqs: U32, bits: int) -> bytes:
     """The table as bytes: bits - 8 in four bits, then the frequencies."""
-    return _pack(_freq_tokens(freqs, bits))
+    f = freqs.tolist()
+    if np.count_nonzero(freqs) < 2 or sum(f) != 1 << bits or not MIN_BITS <= bits <= MAX_BITS:
+        raise ValueError("a rANS table needs at least two symbols whose frequencies sum to 2^bits")
+    writer = _BitWriter()
+    writer.put(bits - MIN_BITS, 4)
+    for symbol, size in _write_classes(writer, [v.bit_length() for v in f], _first_freq_class(bits, len(f))):
+        writer.put(f[symbol] - (1 << size - 1), size - 1)
+    return writer.finish()
 
 
 def read_freqs(data: Buffer, alphabet: int) -> tuple[U32, int, int]:
@@ -195,13 +205,13 @@ def read_freqs(data: Buffer, alphabet: int) -> tuple[U32, int, int]:
 
 def write_lengths(lengths: U8) -> bytes:
     """The lengths of a complete code (or of a single symbol) as bytes."""
-    values = lengths.astype(np.int64)
-    present = np.flatnonzero(values)
-    if len(present) == 0 or (len(present) > 1 and (2.0 ** -values[present]).sum() != 1):
+    present = lengths[lengths > 0].astype(np.int64)
+    if len(present) == 0 or (len(present) > 1 and (2.0**-present).sum() != 1):
         raise ValueError("the lengths do not form a complete Huffman code")
-    header = _gamma(np.array([len(values) - present[-1]]))
-    body = _class_tokens(values, present, _first_length(len(values)), np.zeros((2, len(present) - 1), np.int64))
-    return _pack(np.concatenate([header, body], axis=1))
+    writer = _BitWriter()
+    for _ in _write_classes(writer, lengths.tolist(), _first_length(len(lengths))):
+        pass  # a class is all there is to a length
+    return writer.finish()
 
 
 def read_lengths(data: Buffer, alphabet: int) -> tuple[U8, int]:
@@ -236,60 +246,52 @@ def _first_length(alphabet: int) -> int:
     return min(max((alphabet - 1).bit_length(), 1), MAX_LENGTH)
 
 
-def _freq_tokens(freqs: U32, bits: int) -> I64:
-    f = freqs.astype(np.int64)
-    present = np.flatnonzero(f)
-    if len(present) < 2 or int(f.sum()) != 1 << bits or not MIN_BITS <= bits <= MAX_BITS:
-        raise ValueError("a rANS table needs at least two symbols whose frequencies sum to 2^bits")
-    classes = _bit_length(f)
-    open_bits = classes[present[:-1]] - 1
-    extra = np.stack([f[present[:-1]] - (1 << open_bits), open_bits])
-    header = np.concatenate([np.array([[bits - MIN_BITS], [4]]), _gamma(np.array([len(f) - present[-1]]))], axis=1)
-    body = _class_tokens(classes, present, _first_freq_class(bits, len(f)), extra)
-    return np.concatenate([header, body], axis=1)
+def _write_classes(writer: _BitWriter, classes: list[int], guess: int) -> Iterator[tuple[int, int]]:
+    """Write which symbols occur and their classes; yields each symbol but the last, for the caller to add its open bits."""
+    last = max(symbol for symbol, size in enumerate(classes) if size)
+    writer.gamma(len(classes) - last)
+    zeros = 0
+    for symbol in range(last + 1):
+        size = classes[symbol]
+        if size == 0:
+            zeros += 1
+            continue
+        if zeros:  # announced as class 0, which no symbol has
+            writer.gamma(_fold(-guess))
+            writer.gamma(zeros)
+            zeros = 0
+        if symbol < last:
+            writer.gamma(_fold(size - guess))
+            guess = size
+            yield symbol, size
 
 
-def _class_tokens(classes: I64, present: I64, first_guess: int, extra: I64) -> I64:
-    """(values, widths) of everything after the header; `extra` holds those of the open bits."""
-    zeros = np.diff(present, prepend=-1) - 1
-    guess = np.concatenate([[first_guess], classes[present[:-1]]])
-    tokens = np.zeros((2, 4, len(present)), np.int64)
-    run = zeros > 0
-    tokens[:, 0, run] = _gamma(_fold(-guess[run]))
-    tokens[:, 1, run] = _gamma(zeros[run])
-    tokens[:, 2, :-1] = _gamma(_fold((classes[present] - guess)[:-1]))
-    tokens[:, 3, :-1] = extra
-    return tokens.transpose(0, 2, 1).reshape(2, -1)
-
-
-def _fold(difference: I64) -> I64:
+def _fold(difference: int) -> int:
     """0, 1, -1, 2, -2 ... as 1, 2, 3, 4, 5 ..."""
-    return np.where(difference > 0, 2 * difference, 1 - 2 * difference)
+    return 2 * difference if difference > 0 else 1 - 2 * difference
 
 
-def _bit_length(values: I64) -> I64:
-    return np.frexp(values.astype(np.float64))[1].astype(np.int64)
+class _BitWriter:
+    """Collects bits, LSB first."""
 
+    def __init__(self) -> None:
+        self.out, self.pending, self.count = bytearray(), 0, 0
 
-def _gamma(values: I64) -> I64:
-    """(code, width) of positive numbers: as many zeros as the number has bits after its first, a one, those bits."""
-    after = _bit_length(values) - 1
-    code = 1 << after | (values - (1 << after)) << (after + 1)
-    return np.stack([code, 2 * after + 1])
+    def put(self, value: int, width: int) -> None:
+        self.pending |= value << self.count
+        self.count += width
+        if self.count >= 256:
+            self.out += (self.pending & (1 << 256) - 1).to_bytes(32, "little")
+            self.pending >>= 256
+            self.count -= 256
 
+    def gamma(self, value: int) -> None:
+        """A positive number: as many zeros as it has bits after its first, a one, those bits."""
+        after = value.bit_length() - 1
+        self.put(1 << after | (value - (1 << after)) << after + 1, 2 * after + 1)
 
-def _packed_bytes(tokens: I64) -> int:
-    return (int(tokens[1].sum()) + 7) // 8
-
-
-def _pack(tokens: I64) -> bytes:
-    values, widths = tokens
-    begins = np.cumsum(widths) - widths
-    bits = np.zeros(int(widths.sum()), np.uint8)
-    for b in range(int(widths.max())):
-        wide = widths > b
-        bits[begins[wide] + b] = values[wide] >> b & 1
-    return np.packbits(bits, bitorder="little").tobytes()
+    def finish(self) -> bytes:
+        return bytes(self.out) + self.pending.to_bytes((self.count + 7) // 8, "little")
 
 
 class _BitReader:
