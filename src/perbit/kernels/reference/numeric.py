@@ -1,8 +1,8 @@
 """Reductions, quantizers, selection, packing and checksums in numpy (see kernels/README.md)."""
 
 from perbit.kernels.reference.checksum import crc32c
-from perbit.kernels.reference.half import from_half, to_half
 from perbit.kernels.reference.hadamard import hadamard
+from perbit.kernels.reference.half import from_half, to_half
 from perbit.kernels.reference.packing import golomb_decode, golomb_encode, pack, unpack
 from perbit.kernels.reference.quantizers import (
     dequantize,
