@@ -32,6 +32,8 @@ template <class S>
 void dequantize_buckets(const S* symbols, size_t n, const float* table, size_t size, const float* norms, uint64_t bucket,
                         uint64_t start, float* out);
 
+void hadamard(const float* x, size_t n, size_t block, float* out);
+
 void top_k(const float* x, size_t n, size_t k, uint32_t* out);
 Selection select_above(const float* x, size_t n, float threshold);
 void scatter_add(float* out, size_t n, const uint32_t* positions, const float* values, size_t count, float weight);
@@ -45,10 +47,22 @@ void unpack(const uint8_t* data, size_t size, unsigned bits, S* out, size_t n);
 std::vector<uint8_t> golomb_encode(const uint32_t* positions, size_t count, unsigned b);
 void golomb_decode(const uint8_t* data, size_t size, size_t count, unsigned b, uint64_t n, uint32_t* out);
 
+std::vector<uint8_t> gaps_encode(const uint32_t* positions, size_t count, uint64_t n);
+void gaps_decode(const uint8_t* data, size_t size, size_t count, uint64_t n, uint32_t* out);
+std::vector<uint8_t> eliasfano_encode(const uint32_t* positions, size_t count, unsigned low_bits, uint64_t n);
+void eliasfano_decode(const uint8_t* data, size_t size, size_t count, unsigned low_bits, uint64_t n, uint32_t* out);
+
+void bloom_build(const uint32_t* positions, size_t count, const BloomShape& shape, uint8_t* filter);
+std::vector<uint32_t> bloom_query(const uint8_t* filter, const BloomShape& shape, uint64_t n, uint64_t limit);
+void bloom_resolve(const uint32_t* accepted, size_t size, const BloomShape& shape, size_t count, uint32_t* out);
+
 void feedback_add(const float* g, const float* memory, size_t n, float gamma, float* out);
 template <class S>
 void feedback_update(const float* g, const float* memory, size_t n, float gamma, const S* symbols, const float* table,
                      size_t size, float* out);
+
+void to_half(const float* x, size_t n, uint16_t* out);
+void from_half(const uint8_t* data, size_t n, float* out);
 
 uint32_t crc32c(const uint8_t* data, size_t size, uint32_t value);
 

@@ -54,9 +54,9 @@ def run(options: argparse.Namespace) -> int:
     folders = [job.folder for job in todo]
     page = None
     if not options.no_report:
-        from perbit import report
+        from perbit.report import page as report_page
 
-        page = report.write(comparison, outcomes, folders, output)
+        page = report_page.write(comparison, outcomes, folders, output)
     rows = summary.rows(comparison, outcomes, folders)
     if options.json:
         print_json({"output": str(output), "advice": summary.advice(rows), **results})

@@ -1,5 +1,1 @@
-"""What a comparison looks like: figures and one page that needs nothing else."""
-
-from perbit.report.page import write
-
-__all__ = ["write"]
+"""Tables, pictures and pages for people: what a tensor looks like, what each codec makes of it, what a comparison came to."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from perbit.downlinks import Shared
 from perbit.protocol import Delivered, Protocol, Server, Worker
@@ -21,7 +20,7 @@ def deliver_all(
         if key not in known:
             known[key] = protocol.deliver(server, workers[i], seed)
             server = known[key].server
-        new = known[key].worker
-        worker = replace(workers[i], point=new.point, downlink=new.downlink, round=new.round)
+        same, own = known[key].worker, workers[i]
+        worker = Worker(i, own.layout, same.point, own.uplink, same.downlink, same.round)
         delivered[i] = known[key]._replace(worker=worker)
     return server, delivered
