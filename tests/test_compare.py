@@ -1,0 +1,291 @@
+"""perbit compare, train and tune: from a TOML file to a table whose bytes are the ledger's; mistakes in one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import perbit
+from perbit.cli import main
+from perbit.errors import PerbitError
+from perbit.sim.compare import config, search, summary
+from perbit.sim.compare.config import ConfigError
+from perbit.sim.compare.links import Link, round_seconds
+from perbit.sim.federated import ledger
+
+pytest.importorskip("torch")
+
+SMALL = """
+title = "small"
+seeds = [0, 1]
+[task]
+data = "digits"
+model = "mlp"
+clients = 3
+rounds = 3
+train_samples = 150
+test_samples = 100
+[[methods]]
+name = "float32"
+[[methods]]
+name = "sparse"
+protocol = "co3"
+decay = 1.0
+up = "topk(0.05) | qsgd(7) | rans"
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return path
+
+
+def compare(small: Path, output: Path, *more: str) -> int:
+    return main(["compare", str(small), "-o", str(output), "--processes", "1", *more])
+
+
+def results(output: Path) -> dict[str, bytes]:
+    """Everything that depends on the seed alone."""
+    found = [output / "results.json", *output.rglob("ledger.jsonl"), *output.rglob("result.json")]
+    return {str(path.relative_to(output)): path.read_bytes() for path in found}
+
+
+def test_the_table_is_the_ledger(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "out"
+    assert compare(small, output, "--no-report", "--dump-frames") == 0
+    said = capsys.readouterr().out
+    for name in ("float32", "sparse"):
+        lines = [line for seed in (0, 1) for line in ledger.read(output / f"{name}-seed{seed}" / "ledger.jsonl")]
+        up, down = (sum(line["n_bytes"] for line in lines if line["direction"] == way) for way in ("up", "down"))
+        row = next(line for line in said.splitlines() if line.startswith(name))
+        assert f" {up / 2e6:.3f} " in row
+        assert f" {down / 2e6:.3f} " in row
+    assert "Use topk(0.05) | qsgd(7) | rans (co3)" in said or "No method stays within a point" in said
+    frame = sorted((output / "sparse-seed0" / "frames").glob("*-up.pbit"))[0]
+    assert main(["decode", str(frame), "-o", str(tmp_path / "update.npz")]) == 0
+    assert set(perbit.loads(frame.read_bytes())) == {"1.weight", "1.bias", "3.weight", "3.bias"}
+
+
+def test_one_process_or_two_the_same_results(small: Path, tmp_path: Path) -> None:
+    assert compare(small, tmp_path / "one", "--no-report") == 0
+    assert compare(small, tmp_path / "two", "--no-report", "--processes", "2") == 0
+    assert results(tmp_path / "one") == results(tmp_path / "two")
+
+
+@pytest.mark.slow
+def test_killed_and_resumed(small: Path, tmp_path: Path) -> None:
+    """kill -9 of the parent ends its children too; --resume ends where an uninterrupted run ends."""
+    small.write_text(SMALL.replace("rounds = 3", "rounds = 40"))
+    assert compare(small, tmp_path / "whole", "--no-report") == 0
+    command = [sys.executable, "-m", "perbit.cli", "compare", str(small), "-o", str(tmp_path / "killed"), "--no-report"]
+    for n_bytes in (20_000, 60_000):
+        process = subprocess.Popen([*command, "--processes", "2", "--resume"], stderr=subprocess.DEVNULL)
+        while (
+            process.poll() is None
+            and sum(p.stat().st_size for p in (tmp_path / "killed").rglob("ledger.jsonl")) < n_bytes
+        ):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert main([*command[3:], "--processes", "1", "--resume"]) == 0
+    assert results(tmp_path / "whole") == results(tmp_path / "killed")
+
+
+@pytest.mark.slow
+def test_ctrl_c_is_one_sentence(small: Path, tmp_path: Path) -> None:
+    small.write_text(SMALL.replace("rounds = 3", "rounds = 4000"))
+    command = [
+        sys.executable,
+        "-m",
+        "perbit.cli",
+        "compare",
+        str(small),
+        "-o",
+        str(tmp_path / "out"),
+        "--processes",
+        "2",
+    ]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True
+    )
+    while not list((tmp_path / "out").rglob("ledger.jsonl")):
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.stderr is not None
+    said = process.stderr.read()
+    assert process.wait() == 130
+    assert said.splitlines()[-1] == "perbit: stopped; the same command with --resume goes on from here"
+    assert "Traceback" not in said
+    assert not (tmp_path / "out" / "results.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("rounds = 3", "rounds = ", "line 8, key rounds: invalid value"),
+        ("rounds = 3", "rouds = 3", "line 8, key rouds: rouds is not known; did you mean rounds?"),
+        ("rounds = 3", 'rounds = "3"', "line 8, key rounds: rounds must be a whole number"),
+        ("clients = 3", "clients = 0", "line 7, key clients: clients must be at least 1"),
+        ("qsgd(7) | rans", "rans", "line 17, key up: the spec"),
+        ('"co3"', '"co4"', "line 15, key protocol: there is no protocol 'co4'; did you mean co3?"),
+        ("decay", "decoy", "line 16, key decoy: decoy is no parameter of co3"),
+        ('name = "sparse"', 'name = "float32"', "line 14, key name: name 'float32' is used twice"),
+        ("seeds = [0, 1]", "seeds = 0", "line 3, key seeds: seeds must be a list"),
+        ("[[methods]]", "[methods]", "cannot declare"),
+        ('name = "float32"', 'label = "float32"', "line 11, key name: name is missing"),
+    ],
+)
+def test_mistakes_are_named_by_line_and_key(old: str, new: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.parse(SMALL.replace(old, new), "small.toml")
+    assert str(caught.value).startswith("small.toml, line ")
+    assert said in str(caught.value).lower().replace("ROUNDS", "rounds") or said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"digits": "digitz"}, "there is no data set digitz; did you mean digits?"),
+        ({"digits": "mnist"}, "perbit data mnist"),
+        ({'"mlp"': '"ncf"'}, "cannot be built for digits"),
+        ({'"mlp"': '"nowhere:Net"'}, "cannot be imported"),
+    ],
+)
+def test_what_cannot_run_is_said_before_anything_is_written(
+    changes: dict[str, str],
+    said: str,
+    small: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PERBIT_DATA", str(tmp_path / "nothing"))
+    for old, new in changes.items():
+        small.write_text(small.read_text().replace(old, new))
+    assert compare(small, tmp_path / "out") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("perbit: ")
+    assert said in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_wrong_names_and_paths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, said in (
+        ("dmo", "did you mean demo?"),
+        ("no/where.toml", "No such file"),
+        (str(tmp_path), "cannot read"),
+    ):
+        assert main(["compare", name]) == 2
+        assert said in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    assert main(["compare", "demo", "--rounds", "1", "-o", str(tmp_path / "file" / "out")]) == 2
+    assert "cannot make the folder" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_one_sentence(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("perbit.sim.packing.np.savez", full)
+    assert compare(small, tmp_path / "out") == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("perbit: cannot write")
+    assert error.endswith("No space left on device")
+    names = {path.name for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert names == {"ledger.jsonl", "timings.jsonl"}
+    monkeypatch.undo()
+    assert compare(small, tmp_path / "out", "--resume", "--no-report") == 0
+    assert compare(small, tmp_path / "fresh", "--no-report") == 0
+    assert results(tmp_path / "out") == results(tmp_path / "fresh")
+
+
+def test_built_in_comparisons_are_sound() -> None:
+    made = {name: config.load(name) for name in config.BUILT_IN}
+    assert len(made["demo"].methods) >= 6
+    assert any(method.is_float32 for method in made["demo"].methods)
+    assert made["mcm-deep"].task.clients == 20
+
+
+def test_links_turn_bytes_into_time() -> None:
+    link = Link("uneven", up=(1.0, 2.0), down=4.0, latency_ms=500.0)
+    lines = [
+        {"round": 1, "client": 0, "direction": "up", "n_bytes": 250_000},  # 2 s and half a second of latency
+        {"round": 1, "client": 1, "direction": "up", "n_bytes": 250_000},
+        {"round": 1, "client": 1, "direction": "down", "n_bytes": 500_000},  # 1 s, half a second
+    ]
+    clock = {
+        "round": 1,
+        "receive": {"0": 0.0, "1": 0.25},
+        "compute": {"0": 1.0, "1": 1.0},
+        "encode": {"0": 0.0, "1": 0.0},
+    }
+    assert round_seconds(lines, [{**clock, "decode": 0.5, "server": 0.5}], link) == [
+        1.0 + 1.0 + 0.5 + 1.0 + 0.5 + 0.25 + 1.0
+    ]
+
+
+def test_train_prints_what_it_reached(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--model", "mlp", "--rounds", "2", "--clients", "3", "--train-samples", "120", "--test-samples", "50"]
+    method = ["--protocol", "co3", "--up", "topk(0.1) | fp16", "--set", "decay=1"]
+    assert main(["train", *options, *method, "-o", str(tmp_path / "run"), "--json"]) == 0
+    outcome = json.loads(capsys.readouterr().out)
+    assert outcome["bytes_up"] == sum(
+        line["n_bytes"] for line in ledger.read(tmp_path / "run" / "ledger.jsonl") if line["direction"] == "up"
+    )
+    assert main(["train", "--set", "decay"]) == 2
+    assert "key=value" in capsys.readouterr().err
+
+
+def test_tune_meets_the_budget(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = [
+        method
+        for method in search.candidates()
+        if method.up in ("fp16", "qsgd(1) | rans", "topk(0.1) | qsgd(7) | rans")
+    ]
+    monkeypatch.setattr("perbit.commands.tune.candidates", lambda: few)
+    options = ["--model", "mlp", "--rounds", "6", "--clients", "3", "--train-samples", "120", "--test-samples", "50"]
+    command = ["tune", "--budget-mb", "0.03", *options, "-o", str(tmp_path), "--processes", "1"]
+    assert main([*command, "--json"]) == 0
+    best = json.loads(capsys.readouterr().out)
+    assert best["mb_up"] <= 0.03
+    assert best["up"] != "fp16"
+    assert main([*command, "--resume"]) == 0
+    pasted = "[[methods]]" + capsys.readouterr().out.partition("[[methods]]")[2]
+    assert config.parse(pasted).methods[0].up == best["up"]
+    assert main(["tune", "--budget-mb", "0"]) == 2
+
+
+def test_advice_names_the_cheapest_close_method() -> None:
+    method = config.parse(SMALL).methods
+    row = summary.Row(method[0], 0.95, None, 10.0, 10.0, 32.0, 1.0, 0.1, 0.1, False)
+    close = summary.Row(method[1], 0.945, None, 0.1, 10.0, 0.3, 100.0, 0.1, 0.1, False)
+    far = summary.Row(method[1], 0.90, None, 0.1, 10.0, 0.3, 100.0, 0.1, 0.1, False)
+    assert summary.advice([row, close]).startswith(
+        "Use topk(0.05) | qsgd(7) | rans (co3): 94.5% against float32's 95.0%"
+    )
+    assert summary.recommended([row, close]) is close
+    assert summary.advice([row, far]).startswith("No method stays within a point")
+    assert "try a smaller rate" in summary.advice([row])
+
+
+def test_a_budget_nobody_meets_is_an_error(tmp_path: Path) -> None:
+    made = config.parse(SMALL)
+    outcome = {"done": 1, "diverged": False, "bytes_up": 4000, "history": [{"accuracy": 0.5}]}
+    with pytest.raises(PerbitError, match=r"the smallest needs about 0\.012 MB"):
+        search.halving(
+            made.task, made.methods, 0.001, 0, tmp_path, lambda jobs: [outcome for _ in jobs], lambda *_: None, False
+        )
