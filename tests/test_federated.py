@@ -179,7 +179,7 @@ def test_server_optimisers_leave_buffers_alone() -> None:
         ({"model": "resnet21"}, ModelError, "did you mean resnet20"),
         ({"model": "ncf"}, ModelError, "needs users and items"),
         ({"partition": "natural"}, PerbitError, "no natural groups"),
-        ({"clients": 1000}, PerbitError, "too few"),
+        ({"clients": 1000, "partition": "iid"}, PerbitError, "too few"),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(
