@@ -8,7 +8,7 @@ FUZZ_SECONDS ?= 600
 
 .PHONY: help demo test test-slow lint bench fuzz clean
 help:
-	@echo "make demo   run the main job on bundled data"
+	@echo "make demo   train a federated model with eight methods, show what each bit buys"
 	@echo "make test   lint, type-check and run all fast tests"
 	@echo "make test-slow | lint | bench | fuzz | clean"
 
@@ -22,7 +22,7 @@ $(VENV)/installed: $(BIN)/python $(SOURCES)
 	@touch $@
 
 demo: $(VENV)/installed
-	$(BIN)/python -m perbit.demo
+	$(BIN)/perbit compare demo
 
 test: lint
 	$(BIN)/python -m pytest -n 2 -m "not slow"

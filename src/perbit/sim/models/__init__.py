@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perbit.errors import PerbitError
@@ -57,6 +59,8 @@ def _find(name: str) -> Any:
         hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(MODELS)}."
         raise ModelError(f'there is no model {name}; {hint} A class of yours is named "package.module:Class".')
     module_name, _, attribute = path.partition(":")
+    if path == name and (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)  # the user's own module, wherever perbit was started from
     try:
         return getattr(importlib.import_module(module_name), attribute)
     except ModuleNotFoundError as error:
