@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -86,10 +87,9 @@ def run(
     else:
         now = Progress(0, rounds.start(protocol, place, task.clients))
         now = _tested(place, now)
+    _forget(folder / "result.json", *([] if resume else [saved, *folder.glob("frames/*.pbit")]))
     books = ledger.Lines(folder / "ledger.jsonl", now.ledger_position)
     times = ledger.Lines(folder / "timings.jsonl", now.timings_position)
-    if not resume:
-        _forget(saved, folder / "result.json")
     last, written = min(task.rounds, until or task.rounds), time.monotonic()
     while now.done < last and not now.diverged:
         now = _round(protocol, place, task, seed, now, books, times, folder if dump_frames else None)
@@ -170,12 +170,17 @@ def _outcome(about: dict[str, Any], place: World, now: Progress) -> Outcome:
         "diverged": now.diverged,
         "n_parameters": place.n_parameters,
         "n_values": len(model),  # with float buffers
-        "history": [dict(zip(Point._fields, point, strict=True)) for point in now.history],
+        "history": [_plain(Point(*point)) for point in now.history],
         "bytes_up": now.bytes_up,
         "bytes_down": now.bytes_down,
         "fits": list(now.fits),
         "model_sha256": hashlib.sha256(model.tobytes()).hexdigest(),
     }
+
+
+def _plain(point: Point) -> dict[str, Any]:
+    """JSON has no infinity: the loss of a diverged model is null."""
+    return {**point._asdict(), "loss": point.loss if math.isfinite(point.loss) else None}
 
 
 def _finished(folder: Path, about: dict[str, Any]) -> Outcome | None:
