@@ -84,7 +84,7 @@ def _figure(figure: Figure) -> str:
 
 def _spec(row: Row) -> str:
     method = row.method
-    lines = [("up", method.up), ("down", method.down)]
+    lines = [("up", method.up), ("down", method.down)] if method.down != "raw" else [("up", method.up)]
     shown = "".join(
         f'<div class="spec"><span class="soft">{way}</span><code>{escape(spec)}</code>'
         f'<button type="button" data-copy="{escape(spec)}">copy</button></div>'

@@ -19,6 +19,7 @@ SIZE = (5.4, 4.3)  # inches
 DPI = 160
 COLOURS = ("#e15759", "#4e9ad6", "#59a14f", "#f28e2b", "#b07aa1", "#1fb5ac", "#d4a106", "#ff7fa8", "#9c755f", "#7b83eb")
 GREY = "#8a8f98"  # float32, the yardstick
+POINTS_SHOWN = 35  # below the best accuracy: how a curve starts matters less than where it ends
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,10 @@ def _lines(axis: Any, curves: Sequence[Curve], shades: Sequence[str], xs: Sequen
         if len(curve.accuracy) > 1:
             low, high = 100 * curve.accuracy.min(axis=0), 100 * curve.accuracy.max(axis=0)
             axis.fill_between(x[keep], low[keep], high[keep], color=colour, alpha=0.15, linewidth=0)
+    best, lowest = 100 * max(c.accuracy.max() for c in curves), 100 * min(c.mean.min() for c in curves)
     axis.set_ylabel("test accuracy, %")
+    if best - POINTS_SHOWN > lowest:
+        axis.set_ylim(best - POINTS_SHOWN, min(100.0, best + 2))
 
 
 def _shapes(axis: Any, fits: Sequence[dict[str, Any]]) -> None:
