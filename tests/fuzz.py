@@ -106,7 +106,9 @@ def mutate(rng: random.Random, corpus: list[bytes]) -> bytes:
     """A new frame from an old one. Bodies begin with magic and version; nineteen of twenty are sealed."""
     from attacks.build import sealed
 
-    body = bytearray(corpus[int(len(corpus) * rng.random() ** 3)])  # the valid ones come first and are chosen more often
+    body = bytearray(
+        corpus[int(len(corpus) * rng.random() ** 3)]
+    )  # the valid ones come first and are chosen more often
     for _ in range(rng.choice((1, 1, 1, 2, 3, 5))):
         if body:
             rng.choice(MUTATIONS)(rng, body, corpus)

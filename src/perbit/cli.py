@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code says how it went."""
     options = _parser().parse_args(arguments)
     try:
-        return int(options.run(options))
+        code = int(options.run(options))
+        sys.stdout.flush()
+        return code
     except PerbitError as error:
         print(f"perbit: {error}", file=sys.stderr)
         return EXIT_USAGE
@@ -32,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("perbit: stopped", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of a pipe went away, as `perbit codecs | head` does
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes when it ends
         return EXIT_OK
 
 
@@ -71,8 +74,10 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_inspect)
 
     command = commands.add_parser("bench", help="measure kernels and codecs as ratios to memcpy and to their peers")
-    command.add_argument("--n", type=int, default=16_000_000, help="values in the large arrays (default 16 million)")
-    command.add_argument("--repeats", type=int, default=7, help="the best of this many runs counts")
+    command.add_argument(
+        "--n", type=_positive, default=16_000_000, help="values in the large arrays (default 16 million)"
+    )
+    command.add_argument("--repeats", type=_positive, default=7, help="the best of this many runs counts")
     command.add_argument("--only", help="run only the rows whose name contains this")
     command.add_argument("-o", "--output", type=Path, help="also write the rows to this JSON file")
     _threads_option(command)
