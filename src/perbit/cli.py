@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -31,7 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     options = _parser(arguments).parse_args(arguments)
     try:
-        return int(options.run(options))
+        code = int(options.run(options))
+        sys.stdout.flush()
+        return code
     except PerbitError as error:
         print(f"perbit: {error}", file=sys.stderr)
         return EXIT_USAGE
@@ -39,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("perbit: stopped", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of a pipe went away, as `perbit codecs | head` does
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes when it ends
         return EXIT_OK
 
 
