@@ -1,35 +1,22 @@
 """Perbit's own codecs, one family a file; importing this package registers them all."""
 
-from perbit.families import (
+from perbit.families import (  # noqa: F401
+    bloom,
+    choice,
     eden,
     entropy,
     formats,
     fp,
+    gapcodes,
     general,
     mwl2,
     natural,
     nuqsgd,
     positions,
     qsgd,
+    randk,
     sign,
     sparse,
     terngrad,
     uniform,
 )
-
-__all__ = [
-    "eden",
-    "entropy",
-    "formats",
-    "fp",
-    "general",
-    "mwl2",
-    "natural",
-    "nuqsgd",
-    "positions",
-    "qsgd",
-    "sign",
-    "sparse",
-    "terngrad",
-    "uniform",
-]

@@ -13,11 +13,10 @@ from perbit.bits import Reader, Writer
 from perbit.codec import Dequantizer, FloatCodec, Floats, Quantized, Quantizer, Rest, Shape, size
 from perbit.errors import DecodeError
 from perbit.families.modelled import FLOAT_MAX, NORMAL, Modelled, midpoints, modelled
-from perbit.families.sparse import hash32
 from perbit.gennorm import table_levels
 from perbit.kernels import K
 from perbit.kernels.api import F32, Symbols
-from perbit.randomness import fold, splitmix64
+from perbit.randomness import fold, hash32, splitmix64
 from perbit.registry import register
 
 BLOCK = 1 << 13  # values rotated together: 32 KB, which stay in the first-level cache
