@@ -11,6 +11,7 @@ from perbit.bits import Reader, Writer
 from perbit.codec import Codec, FloatCodec, Floats, PositionCodec, Rest, Shape, size
 from perbit.errors import DecodeError, EncodeError
 from perbit.families.positions import Golomb
+from perbit.families.sorting import SortingCodec
 from perbit.kernels import K
 from perbit.kernels.api import F32, U32
 from perbit.randomness import fold, splitmix64
@@ -48,12 +49,17 @@ def check_size(n: int) -> None:
 def encode_sparse(values: Floats, positions: U32, coder: PositionCodec, rest: Rest, out: Writer, key: int) -> None:
     """Count, positions, then the values at these positions."""
     out.varint(positions.size)
+    if isinstance(rest.head, SortingCodec):  # it may send the positions in the order of the values
+        rest.head.encode_at(values.flat[positions], positions, values.n, coder, out)
+        return
     out.section(coder.encode(positions, values.n))
     rest.encode_floats(Floats(values.flat[positions]), out, key)
 
 
 def decode_sparse(src: Reader, n: int, coder: PositionCodec, rest: Rest) -> tuple[U32, F32]:
     count = src.varint("number of kept values", n)
+    if isinstance(rest.head, SortingCodec):
+        return rest.head.decode_at(src, n, count, coder)
     positions = coder.decode(src.section("positions"), n, count)
     return positions, rest.decode_floats(src, (count,))
 
