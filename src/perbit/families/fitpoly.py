@@ -1,8 +1,9 @@
 """Fit-Poly (DeepReduce, section 5): the sorted values as pieces of polynomials.
 
-Differs from the paper: the basis is the polynomials that are orthogonal on the grid 0…m-1, so that coefficients are plain projections where the powers of x give
-normal equations of condition 1e28; a split must leave degree + 1 values on either side; `segments="auto"` replaces p = ⌈2√M⌉, which depends on the unit of
-the gradient, by splitting until the fit is good enough; coefficients are 16 or 32 bits, relative to the largest magnitude.
+Differs from the paper: the basis is the polynomials that are orthogonal on the grid 0…m-1, so that coefficients are plain projections,
+where the powers of x give normal equations of condition 1e28; a split must leave degree + 1 values on either side; `segments="auto"`
+replaces p = ⌈2√M⌉, which depends on the unit of the gradient, by splitting until the fit is good enough; coefficients are 16 or 32 bits,
+relative to the largest magnitude.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class FitPoly(SortingCodec):
         out.section(np.concatenate([np.zeros(0), *coefficients]).astype(self._dtype).tobytes())
 
     def decode_sorted(self, src: Reader, n: int) -> F32:
-        scale = _read_scale(src)
+        scale = read_scale(src)
         ends = self._read_ends(src, n)
         data = src.section("coefficients")
         counts = [min(hi - lo, self.degree + 1) for lo, hi in ends]
@@ -166,7 +167,7 @@ def _basis(n: int, degree: int) -> list[F64]:
     return terms
 
 
-def _read_scale(src: Reader) -> float:
+def read_scale(src: Reader) -> float:
     data = src.section("scale")
     if len(data) != 4:
         raise DecodeError(f"the scale has {len(data)} bytes instead of 4")

@@ -29,8 +29,8 @@ _ASCENDING, _BY_VALUE = 0, 1
 class SortingCodec(FloatCodec):
     """Codes ascending values.
 
-    Their order is coded by itself (`packed`, `blocks`), or a sparsifier sends its positions in the order of the values (`positions`; `packed` where there is
-    no sparsifier before it); `auto` takes the smallest.
+    Their order is coded by itself (`packed`, `blocks`), or a sparsifier sends its positions in the order of the values (`positions`;
+    `packed` where there is no sparsifier before it); `auto` takes the smallest.
     """
 
     gives = "coded"
