@@ -150,9 +150,7 @@ def _curve(y: F64, rates: tuple[float, float]) -> np.void:
     weights = _least_squares(columns, y) if rates[0] != rates[1] else None
     if weights is None:
         weights = [float((columns[0] * y).sum() / (columns[0] * columns[0]).sum()), 0.0]
-    curve = np.zeros((), _CURVE)
-    curve["weights"], curve["factors"] = np.clip(weights, -FLOAT_MAX, FLOAT_MAX), factors
-    return curve[()]
+    return np.array([(np.clip(weights, -FLOAT_MAX, FLOAT_MAX), factors)], _CURVE)[0]  # type: ignore[no-any-return]
 
 
 def _rounded(factor: float) -> float:
