@@ -35,8 +35,9 @@ def delta_binary(gaps: U64) -> bytes:
 
 
 def read_delta_binary(src: Reader, count: int) -> U64:
+    packed = src.take(packed_size(count, _BYTE_CLASSES), "lengths of gaps")
     classes = np.empty(count, np.uint8)
-    unpack(src.take(packed_size(count, _BYTE_CLASSES), "lengths of gaps"), _BYTE_CLASSES, classes)
+    unpack(packed, _BYTE_CLASSES, classes)
     return _unpack_classes(src, classes, [8, 16, 24, 32]) + np.uint64(1)
 
 
