@@ -142,7 +142,7 @@ def test_positions_in_the_order_of_values(coder: str) -> None:
     plain = perbit.decode(perbit.encode(x, spec + 'fitpoly(order="packed")'))
     by_value = perbit.encode(x, spec + 'fitpoly(order="positions")')
     assert np.array_equal(perbit.decode(by_value), plain)
-    sections = dict((s["name"], s["n_bytes"]) for s in perbit.inspect(by_value)["sections"])
+    sections = {s["name"]: s["n_bytes"] for s in perbit.inspect(by_value)["sections"]}
     assert sections["positions"] == 400 * (4 if coder == "raw32" else 2)
     assert "order" not in sections
     total = np.ones_like(x)
