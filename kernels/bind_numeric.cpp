@@ -150,12 +150,37 @@ static void bind_dequantize_buckets(Array<const S> symbols, Floats table, Floats
     PERBIT_CALL(dequantize_buckets, in.data, in.size, values.data, values.size, scale.data, bucket, start, to.data);
 }
 
+static void bind_hadamard(Floats x, uint64_t block, Array<float> out) {
+    const Span in(x);
+    const Span to(out);
+    require_same_length(in.size, to.size);
+    require(std::has_single_bit(block) && in.size % block == 0, "the length must be a multiple of the block, a power of two");
+    nb::gil_scoped_release released;
+    PERBIT_CALL(hadamard, in.data, in.size, block, to.data);
+}
+
 static void bind_axpy(Array<float> out, Floats values, float weight) {
     const Span to(out);
     const Span in(values);
     require_same_length(in.size, to.size);
     nb::gil_scoped_release released;
     PERBIT_CALL(axpy, to.data, in.data, in.size, weight);
+}
+
+static void bind_to_half(Floats x, Array<uint16_t> out) {
+    const Span in(x);
+    const Span to(out);
+    require_same_length(in.size, to.size);
+    nb::gil_scoped_release released;
+    PERBIT_CALL(to_half, in.data, in.size, to.data);
+}
+
+static void bind_from_half(nb::handle data, Array<float> out) {
+    const ByteView in(data);
+    const Span to(out);
+    require(in.size() == 2 * to.size, "half-precision data has the wrong length for this many values");
+    nb::gil_scoped_release released;
+    PERBIT_CALL(from_half, in.data(), to.size, to.data);
 }
 
 static void bind_feedback_add(Floats g, Floats memory, float gamma, Array<float> out) {
@@ -209,7 +234,10 @@ void bind_numeric(nb::module_& m) {
     m.def("bucket_norms", &bind_bucket_norms, array("x"), nb::arg("bucket"), nb::arg("kind"));
     m.def("lowfloat", &bind_lowfloat, array("x"), nb::arg("scale"), nb::arg("exponent_bits"), nb::arg("mantissa_bits"),
           nb::arg("max_code"), array("out"));
+    m.def("hadamard", &bind_hadamard, array("x"), nb::arg("block"), array("out"));
     m.def("axpy", &bind_axpy, array("out"), array("values"), nb::arg("weight"));
+    m.def("to_half", &bind_to_half, array("x"), array("out"));
+    m.def("from_half", &bind_from_half, nb::arg("data"), array("out"));
     m.def("feedback_add", &bind_feedback_add, array("g"), array("memory"), nb::arg("gamma"), array("out"));
     bind_symbol_kernels<uint8_t>(m);
     bind_symbol_kernels<uint16_t>(m);

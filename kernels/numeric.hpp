@@ -6,6 +6,8 @@
 #include "dequantize.hpp"
 #include "feedback.hpp"
 #include "golomb.hpp"
+#include "half.hpp"
+#include "hadamard.hpp"
 #include "lowfloat.hpp"
 #include "codebook.hpp"
 #include "pack.hpp"

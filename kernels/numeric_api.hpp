@@ -32,6 +32,8 @@ template <class S>
 void dequantize_buckets(const S* symbols, size_t n, const float* table, size_t size, const float* norms, uint64_t bucket,
                         uint64_t start, float* out);
 
+void hadamard(const float* x, size_t n, size_t block, float* out);
+
 void top_k(const float* x, size_t n, size_t k, uint32_t* out);
 Selection select_above(const float* x, size_t n, float threshold);
 void scatter_add(float* out, size_t n, const uint32_t* positions, const float* values, size_t count, float weight);
@@ -49,6 +51,9 @@ void feedback_add(const float* g, const float* memory, size_t n, float gamma, fl
 template <class S>
 void feedback_update(const float* g, const float* memory, size_t n, float gamma, const S* symbols, const float* table,
                      size_t size, float* out);
+
+void to_half(const float* x, size_t n, uint16_t* out);
+void from_half(const uint8_t* data, size_t n, float* out);
 
 uint32_t crc32c(const uint8_t* data, size_t size, uint32_t value);
 

@@ -654,3 +654,24 @@ def test_arguments_out_of_range() -> None:
         lambda: K.unpack(b"", 0, out),
     ):
         fails_on_all(call)
+
+
+def test_half_precision_agrees_with_numpy_on_every_half_and_its_neighbours() -> None:
+    halves = np.arange(1 << 16, dtype=np.uint16)
+    finite = halves[np.isfinite(halves.view(np.float16))]
+    exact = finite.view(np.float16).astype(np.float32)
+    middles = ((exact[1:].astype(np.float64) + exact[:-1]) / 2).astype(np.float32)
+    x = np.concatenate(
+        [exact, middles, np.nextafter(middles, 9e9), np.nextafter(middles, -9e9), [3e38, -3e38, 1e-45]]
+    ).astype(np.float32)
+    expected = np.clip(x, -65504, 65504).astype(np.float16).view(np.uint16)
+    for name in kernels.available():
+        with kernels.using(name):
+            out, back = np.empty(len(x), np.uint16), np.empty(len(finite), np.float32)
+            K.to_half(x, out)
+            K.from_half(finite.tobytes(), back)
+            assert np.array_equal(out, expected)
+            assert np.array_equal(back.view(np.uint32), exact.view(np.uint32))
+            for bad in (0x7C00, 0xFC00, 0x7E00):
+                with pytest.raises(ValueError, match="infinite or not a number"):
+                    K.from_half(np.array([0, bad], np.uint16).tobytes(), np.empty(2, np.float32))

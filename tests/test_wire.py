@@ -155,3 +155,23 @@ def test_a_hundred_million_values() -> None:
     value = perbit.decode(frame)
     assert np.abs(value - x).max() <= 1e8 / 255 / 2 * 1.01
     assert np.array_equal(perbit.decode(perbit.encode(np.zeros_like(x), "qsgd(15) | rans")), np.zeros_like(x))
+
+
+@pytest.mark.parametrize(
+    ("spec", "dtype"),
+    [
+        ("raw", "float32"),
+        ("raw", "float64"),
+        ("raw", "float16"),
+        ("fp16", "float32"),
+        ("bf16", "float32"),
+        ("topk(k=2)", "float32"),
+    ],
+)
+def test_a_forged_infinity_is_refused(spec: str, dtype: str) -> None:
+    """An encoder never writes one, so a frame that holds one would only poison the server's sum."""
+    frame = bytearray(perbit.encode(np.ones(2, dtype), spec))
+    frame[-8 if dtype == "float64" else -6 : -4] = b"\xff" * (4 if dtype == "float64" else 2)
+    frame[-4:] = wire.K.crc32c(bytes(frame[:-4])).to_bytes(4, "little")
+    with pytest.raises(perbit.DecodeError, match=r"infinite|NaN"):
+        perbit.decode(bytes(frame))

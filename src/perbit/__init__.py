@@ -10,7 +10,7 @@ True
 """
 
 from perbit.codec import Codec
-from perbit.errors import DecodeError, EncodeError, LimitError, NonFiniteError, PerbitError, SpecError
+from perbit.errors import DecodeError, EncodeError, LimitError, NonFiniteError, PerbitError, SpecError, StateMismatch
 from perbit.listing import codecs
 from perbit.parallel import get_threads, set_threads
 from perbit.plan import Plan, codec
@@ -28,6 +28,7 @@ __all__ = [
     "PerbitError",
     "Plan",
     "SpecError",
+    "StateMismatch",
     "codec",
     "codecs",
     "decode",

@@ -60,12 +60,14 @@ def to_floats(array: NDArray[Any], name: str | None) -> Floats:
 
 def check_finite(array: NDArray[Any], name: str | None) -> None:
     """Refuse NaN and infinity in an array that is stored as it is."""
-    if array.dtype.name == "float32":
-        finite = K.scan(np.asarray(array, order="C").reshape(-1))[2] == 0
-    else:
-        finite = array.dtype.name not in FLOATS or bool(np.isfinite(array).all())
-    if not finite:
+    if not _all_finite(array):
         raise _nonfinite(array, f"tensor {name!r}" if name else "the array")
+
+
+def _all_finite(array: NDArray[Any]) -> bool:
+    if array.dtype.name == "float32":
+        return K.scan(np.asarray(array, order="C").reshape(-1))[2] == 0
+    return array.dtype.name not in FLOATS or bool(np.isfinite(array).all())
 
 
 def _nonfinite(array: NDArray[Any], where: str) -> EncodeError:
@@ -97,7 +99,10 @@ def from_native(data: bytes | bytearray | memoryview, dtype: str, shape: tuple[i
         return flags.astype(bool).reshape(shape)
     stored = np.uint16 if dtype == "bfloat16" else np.dtype(dtype)
     flat = np.frombuffer(data, np.dtype(stored).newbyteorder("<")).astype(stored)
-    return (flat.view(_decoded_bfloat16()) if dtype == "bfloat16" else flat).reshape(shape)
+    values = flat.view(_decoded_bfloat16()) if dtype == "bfloat16" else flat
+    if not _all_finite(values):
+        raise DecodeError("the frame holds NaN or infinite values")
+    return values.reshape(shape)
 
 
 def _decoded_bfloat16() -> np.dtype[Any]:

@@ -56,6 +56,11 @@ class Floats:
         """Smallest value, largest value, how many are NaN or infinite."""
         return K.scan(self.flat)
 
+    @cached_property
+    def moments(self) -> tuple[float, float, float, float, int]:
+        """Sum, sum of magnitudes, sum of squares, largest magnitude, how many are zero."""
+        return K.moments(self.flat)
+
 
 class Prior(Protocol):
     """Probability tables both ends know: the entropy coder may name one instead of sending its own."""
@@ -355,8 +360,9 @@ class Rest:
     def decode_floats(self, src: Reader, shape: Shape) -> F32:
         if isinstance(self.head, FloatCodec):
             return self.head.decode(src, shape, self.tail)
-        data = self.decode_bytes(src, 4 * size(shape))
-        return np.frombuffer(data, "<f4").astype(np.float32).reshape(shape)
+        from perbit.families.formats import Raw
+
+        return Raw().decode(src, shape, self)
 
     def decode_add(self, src: Reader, shape: Shape, out: F32, weight: float) -> None:
         if isinstance(self.head, FloatCodec):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import perbit
-from perbit.cli import human_bytes
+from perbit.commands.common import human_bytes
 
 SPECS = (
     "raw",

@@ -5,7 +5,8 @@ PerbitError
 ├── EncodeError        values that cannot be coded (also a ValueError)
 │   └── NonFiniteError NaN or infinity in the input
 └── DecodeError        bytes that are not a valid frame (also a ValueError)
-    └── LimitError     a frame that claims more than the caller allows
+    ├── LimitError     a frame that claims more than the caller allows
+    └── StateMismatch  a frame made against another memory than the receiver's
 """
 
 from __future__ import annotations
@@ -33,3 +34,11 @@ class DecodeError(PerbitError, ValueError):
 
 class LimitError(DecodeError):
     """A frame claims more values than the caller allows."""
+
+
+class StateMismatch(DecodeError):  # noqa: N818  the name says what happened
+    """A frame was made against another memory than the receiver holds; `sequence` is the frame's number, `expected` the receiver's."""
+
+    def __init__(self, message: str, sequence: int | None = None, expected: int | None = None) -> None:
+        super().__init__(message)
+        self.sequence, self.expected = sequence, expected

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -67,7 +69,7 @@ def read_tensors(path: Path) -> NDArray[Any] | dict[str, NDArray[Any]]:
         raise FileError(f"cannot read {path}: no such file")
     try:
         return reader(path)
-    except (OSError, ValueError, EOFError, KeyError) as error:
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise FileError(f"cannot read {path}: {error}") from error
 
 
@@ -79,7 +81,7 @@ def _read_npy(path: Path) -> NDArray[Any]:
 
 
 def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    with np.load(path, allow_pickle=False) as archive:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:  # numpy leaves a damaged file open
         return {name: archive[name] for name in archive.files}
 
 

@@ -1,29 +1,43 @@
 """Perbit's own codecs, one family a file; importing this package registers them all."""
 
 from perbit.families import (
+    eden,
     entropy,
     fitdexp,
     fitpoly,
     formats,
+    fp,
     general,
+    mwl2,
+    natural,
+    nuqsgd,
     positions,
     qsgd,
+    sign,
     sketches,
     sparse,
+    terngrad,
     threelc,
     uniform,
 )
 
 __all__ = [
+    "eden",
     "entropy",
     "fitdexp",
     "fitpoly",
     "formats",
+    "fp",
     "general",
+    "mwl2",
+    "natural",
+    "nuqsgd",
     "positions",
     "qsgd",
+    "sign",
     "sketches",
     "sparse",
+    "terngrad",
     "threelc",
     "uniform",
 ]

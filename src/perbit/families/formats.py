@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 
 from perbit.bits import Reader, Writer, bytes_of
 from perbit.codec import FloatCodec, Floats, Rest, Shape, size
+from perbit.errors import DecodeError
+from perbit.kernels import K
 from perbit.kernels.api import F32
 from perbit.parallel import chunks
 from perbit.registry import register
 
-FP16_MAX = 65504.0
 BF16_MAX_BITS = 0x7F7F
 
 
@@ -39,7 +40,14 @@ class Raw(FloatCodec):
 
     def decode(self, src: Reader, shape: Shape, rest: Rest) -> F32:
         data = rest.decode_bytes(src, 4 * size(shape))
-        return np.frombuffer(data, "<f4").astype(np.float32).reshape(shape)
+        return checked_finite(np.frombuffer(data, "<f4").astype(np.float32)).reshape(shape)
+
+
+def checked_finite(values: F32) -> F32:
+    """No frame holds NaN or infinity: the encoder refuses them, so one that does was forged, and would poison a sum."""
+    if K.scan(values)[2]:
+        raise DecodeError("the frame holds NaN or infinite values")
+    return values
 
 
 @register
@@ -56,14 +64,14 @@ class Fp16(FloatCodec):
         return 1.0  # values below 6e-8 vanish; within the normal range the error is at most 2^-22 |x|²
 
     def encode(self, values: Floats, rest: Rest, out: Writer, key: int) -> None:
-        half = np.empty(values.n, "<f2")
-        for lo, hi in chunks(values.n):
-            half[lo:hi] = np.clip(values.flat[lo:hi], -FP16_MAX, FP16_MAX)
+        half = np.empty(values.n, np.uint16)
+        K.to_half(values.flat, half)
         rest.encode_bytes(bytes_of(half), out)
 
     def decode(self, src: Reader, shape: Shape, rest: Rest) -> F32:
-        half = np.frombuffer(rest.decode_bytes(src, 2 * size(shape)), "<f2")
-        return half.astype(np.float32).reshape(shape)
+        values = np.empty(size(shape), np.float32)
+        K.from_half(rest.decode_bytes(src, 2 * values.size), values)
+        return values.reshape(shape)
 
 
 @register
@@ -87,7 +95,7 @@ class Bf16(FloatCodec):
 
     def decode(self, src: Reader, shape: Shape, rest: Rest) -> F32:
         upper = np.frombuffer(rest.decode_bytes(src, 2 * size(shape)), "<u2")
-        return (upper.astype(np.uint32) << 16).view(np.float32).reshape(shape)
+        return checked_finite((upper.astype(np.uint32) << 16).view(np.float32)).reshape(shape)
 
 
 def round_to_bf16(x: F32) -> NDArray[np.uint16]:

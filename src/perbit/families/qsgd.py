@@ -56,27 +56,22 @@ class Qsgd(Quantizer):
 
     def quantize(self, values: Floats, key: int) -> Quantized:
         bucket, x = self._bucket(values.n), values.flat
-        norms = np.minimum(K.bucket_norms(x, bucket, self.norm), _FLOAT_MAX)
-        scales = _scales(norms, self.levels)
+        norms, side = write_norms(x, bucket, self.norm)
+        scales = bucket_scales(norms, self.levels)
 
         def fill(lo: int, hi: int, out: Symbols) -> None:
             K.quantize_levels_random(x[lo:hi], scales, bucket, self.levels, key, lo, out)
 
         alphabet = 2 * self.levels + 1
-        return Quantized([("norms", norms.astype("<f4").tobytes())], alphabet, fill, geometric(alphabet, self.levels))
+        return Quantized([("norms", side)], alphabet, fill, geometric(alphabet, self.levels))
 
     def dequantizer(self, src: Reader, n: int) -> Dequantizer:
-        bucket, data = self._bucket(n), src.section("norms")
-        count = -(-n // bucket)
-        if len(data) != 4 * count:
-            raise DecodeError(f"qsgd: {count} norms need {4 * count} bytes, got {len(data)}")
-        norms = np.frombuffer(data, "<f4").astype(np.float32)
-        if count and not np.all(np.isfinite(norms) & (norms >= 0)):
-            raise DecodeError("qsgd: a norm is negative or not finite")
+        bucket = self._bucket(n)
+        norms = read_norms(src, n, bucket, self.name)
         s = self.levels
         table = (np.arange(-s, s + 1) / s).astype(np.float32)
         prior = geometric(2 * s + 1, s)
-        if count == 1:  # one norm: fold it into the table and decode in one step
+        if norms.size == 1:  # one norm: fold it into the table and decode in one step
             return Dequantizer(table * norms[0], prior=prior)
         return Dequantizer(table, norms, bucket, prior)
 
@@ -84,7 +79,24 @@ class Qsgd(Quantizer):
         return min(self.bucket, n) or max(1, n)
 
 
-def _scales(norms: F32, levels: int) -> F32:
+def write_norms(x: F32, bucket: int, kind: str) -> tuple[F32, bytes]:
+    """The norm of every bucket, and as bytes."""
+    norms = np.minimum(K.bucket_norms(x, bucket, kind), _FLOAT_MAX)
+    return norms, norms.astype("<f4").tobytes()
+
+
+def read_norms(src: Reader, n: int, bucket: int, codec: str) -> F32:
+    """The norms of a frame: as many as buckets, finite, not negative."""
+    data, count = src.section("norms"), -(-n // bucket)
+    if len(data) != 4 * count:
+        raise DecodeError(f"{codec}: {count} norms need {4 * count} bytes, got {len(data)}")
+    norms = np.frombuffer(data, "<f4").astype(np.float32)
+    if count and not np.all(np.isfinite(norms) & (norms >= 0)):
+        raise DecodeError(f"{codec}: a norm is negative or not finite")
+    return norms
+
+
+def bucket_scales(norms: F32, levels: int) -> F32:
     """levels/norm; 0 for a norm so small that the quotient is no float32 (such values decode to zero)."""
     with np.errstate(divide="ignore", over="ignore"):
         scales = np.float32(levels) / norms

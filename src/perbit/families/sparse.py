@@ -230,11 +230,11 @@ def _feistel(x: U32, half: int, keys: list[int]) -> U32:
     mask = np.uint32((1 << half) - 1)
     left, right = x >> np.uint32(half), x & mask
     for key in keys:
-        left, right = right, left ^ (_hash32(right ^ np.uint32(key)) & mask)
+        left, right = right, left ^ (hash32(right ^ np.uint32(key)) & mask)
     return (left << np.uint32(half)) | right
 
 
-def _hash32(x: U32) -> U32:
+def hash32(x: U32) -> U32:
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
     x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
     return x ^ (x >> np.uint32(16))

@@ -63,6 +63,18 @@ def mse(scale: ArrayLike, beta: float, e: int, m: int, full: bool = False) -> F6
     return np.asarray(2 * np.sum(m2 - 2 * c * m1 + c * c * p, axis=-1))
 
 
+def cell_centroids(scale: float, beta: float, e: int, m: int, full: bool = False) -> F64:
+    """The mean of the source over the cell of each level but zero, as a multiple of the level; alpha = 1.
+
+    >>> cell_centroids(0.652, 1.0, 2, 1).round(3)
+    array([0.937, 0.968, 0.979, 1.027, 1.051])
+    """
+    lv = levels(e, m, full)[1:]
+    p, m1 = (cells[1:] for cells in _cells(scale, beta, levels(e, m, full), 2))
+    seen = p > 1e-300
+    return np.where(seen, m1 * scale / (np.where(seen, p, 1.0) * lv), 1.0)
+
+
 def _slope(scale: float, beta: float, lv: F64) -> float:
     """A quarter of dMSE/d(1/s); the moving cell edges contribute nothing, as they lie midway between levels."""
     p, m1 = _cells(scale, beta, lv, 2)

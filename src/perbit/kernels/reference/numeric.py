@@ -1,6 +1,8 @@
 """Reductions, quantizers, selection, packing and checksums in numpy (see kernels/README.md)."""
 
 from perbit.kernels.reference.checksum import crc32c
+from perbit.kernels.reference.half import from_half, to_half
+from perbit.kernels.reference.hadamard import hadamard
 from perbit.kernels.reference.packing import golomb_decode, golomb_encode, pack, unpack
 from perbit.kernels.reference.quantizers import (
     dequantize,
@@ -25,8 +27,10 @@ __all__ = [
     "dequantize_buckets",
     "feedback_add",
     "feedback_update",
+    "from_half",
     "golomb_decode",
     "golomb_encode",
+    "hadamard",
     "lowfloat",
     "moments",
     "pack",
@@ -38,6 +42,7 @@ __all__ = [
     "scan",
     "scatter_add",
     "select_above",
+    "to_half",
     "top_k",
     "unpack",
 ]

@@ -1,0 +1,216 @@
+"""What a channel is: one direction, a memory at each end, and frames that say which memory they were made against.
+
+`send` and `receive` are pure: they take a state and give a new one. Whoever delivers the frame keeps the new state; a
+state that is dropped leaves no trace, so a lost message is simply sent again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from perbit import wire
+from perbit.bits import Piece, bytes_of
+from perbit.channels import frames
+from perbit.channels.layout import Layout
+from perbit.errors import DecodeError, StateMismatch
+from perbit.kernels import K
+from perbit.kernels.api import F32
+from perbit.plan import PlanLike
+from perbit.randomness import fold
+
+Memory = tuple[Any, ...]  # arrays, and the memory of the inner channel last
+Code = Callable[[F32], F32]  # encodes a vector and gives what the receiver will decode
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """One end of a channel: the number of the next frame, a hash of all frames so far, and the memory (read-only)."""
+
+    layout: Layout
+    sequence: int
+    link: bytes
+    memory: Memory
+
+
+class Sent(NamedTuple):
+    """What `send` gives: bytes for the wire, the receiver's value bit for bit, and the state to keep once delivered."""
+
+    frame: bytes
+    value: Any
+    state: State
+
+
+class Channel(ABC):
+    """Subclasses are frozen dataclasses that say the arithmetic (`push`, `pull`); numbers, digests and frames are done here."""
+
+    # --- what a subclass says ----------------------------------------------------------------------------------------
+
+    numbered: bool  # whether frames carry a sequence number and a digest
+
+    @abstractmethod
+    def plan_at(self, sequence: int) -> PlanLike:
+        """The codecs of a frame."""
+
+    @abstractmethod
+    def memories(self, n: int) -> tuple[Memory, Memory]:
+        """The first memory of the sender and of the receiver."""
+
+    @abstractmethod
+    def push(self, x: F32, memory: Memory, layout: Layout, code: Code) -> tuple[F32, Memory]:
+        """The sender: call `code` once; give the receiver's value and the new memory."""
+
+    @abstractmethod
+    def pull(self, decoded: F32, memory: Memory, layout: Layout) -> tuple[F32, Memory]:
+        """The receiver: the value and the new memory."""
+
+    def shared(self, memory: Memory) -> tuple[F32, ...]:
+        """The arrays that both ends hold."""
+        return ()
+
+    def with_shared(self, memory: Memory, arrays: tuple[F32, ...]) -> Memory:
+        """A memory with the shared arrays replaced."""
+        return memory
+
+    def expectation(self, state: State) -> F32 | None:
+        """What a receiver assumes while no frame arrives; None means zero."""
+        return None
+
+    # --- what everybody calls ----------------------------------------------------------------------------------------
+
+    def omega(self, layout: Layout) -> float:
+        """The largest ω its codecs declare for any tensor."""
+        return max((e.codec.omega(_size(e)) for e in self._entries(layout)), default=0.0)
+
+    def unbiased(self, layout: Layout) -> bool:
+        """Whether every codec declares that its expected value is its input."""
+        return all(entry.codec.unbiased for entry in self._entries(layout))
+
+    def init(self, like: Any) -> tuple[State, State]:
+        """The states of sender and receiver, for a number of values, an array, or named tensors (or their shapes)."""
+        layout = Layout.of(like)
+        sender, receiver = (freeze(memory) for memory in self.memories(layout.n))
+        return State(layout, 0, _START, sender), State(layout, 0, _START, receiver)
+
+    def send(self, x: Any, state: State, seed: int) -> Sent:
+        """Encode x. The same x, state and seed give the same frame; each number of a sequence draws its own randomness."""
+        layout, frame = state.layout, b""
+        made = frames.template(self.plan_at(state.sequence), layout)
+        sequence, digest = (state.sequence, self.digest(state)) if self.numbered else (None, None)
+
+        def code(y: F32) -> F32:
+            nonlocal frame
+            frame, decoded = frames.write(made, y, fold(seed, state.sequence), sequence, digest)
+            return decoded
+
+        value, memory = self.push(layout.flatten(x), state.memory, layout, code)
+        return Sent(frame, layout.unflatten(_frozen(value)), _advanced(state, frame, memory))
+
+    def receive(self, frame: Piece, state: State) -> tuple[Any, State]:
+        """Decode a frame; StateMismatch if it was not made against this state."""
+        layout = state.layout
+        opened = frames.read(frame, frames.template(self.plan_at(state.sequence), layout))
+        if self.numbered:
+            self._check(opened.sequence, opened.digest, state)
+        value, memory = self.pull(opened.values(), state.memory, layout)
+        return layout.unflatten(_frozen(value)), _advanced(state, frame, memory)
+
+    def replay(self, missed: Iterable[Piece], state: State) -> tuple[Any, State]:
+        """Receive kept frames in the order of their numbers; those received before are passed over. The value is the last one's."""
+        value = None
+        for frame in sorted(missed, key=frames.number):
+            if frames.number(frame) >= state.sequence:
+                value, state = self.receive(frame, state)
+        return value, state
+
+    def reset(self, state: State) -> bytes:
+        """A frame that gives a receiver the sender's shared memory, whatever it held before. The sender's state stays as it is,
+        so the other receivers of a broadcast notice nothing."""
+        arrays = {str(index): array for index, array in enumerate(self.shared(state.memory))}
+        return wire.dumps(arrays, "raw", sequence=state.sequence, digest=state.link)
+
+    def resync(self, frame: Piece, state: State) -> State:
+        """The receiver's state after a reset frame."""
+        header = wire.read_header(frame, state.layout.n * len(self.shared(state.memory)))
+        if header.sequence is None or header.digest is None:
+            raise DecodeError("this is no reset frame: it carries no sequence number")
+        held = self.shared(state.memory)
+        arrays = wire.loads(frame, expect={str(index): array.shape for index, array in enumerate(held)})
+        memory = self.with_shared(state.memory, tuple(arrays.values()))
+        return State(state.layout, header.sequence, header.digest, freeze(memory))
+
+    def digest(self, state: State) -> bytes:
+        """Eight bytes that two ends agree on if and only if the same frames passed and the same memory is held.
+
+        The hash of the frames costs what the frames cost, not what the model costs; the CRC of the memory, at the speed
+        of memory, also catches a memory that was damaged or restored from the wrong place.
+        """
+        checksum = 0
+        for array in self.shared(state.memory):
+            checksum = K.crc32c(bytes_of(array), checksum)
+        return _hash(state.link, checksum.to_bytes(4, "little"))
+
+    def _check(self, sequence: int | None, digest: bytes | None, state: State) -> None:
+        if sequence is None or digest is None:
+            raise StateMismatch(
+                "the frame carries no sequence number, but this channel needs one; use the same channel"
+            )
+        if sequence != state.sequence:
+            raise _out_of_order(sequence, state.sequence)
+        if digest != (own := self.digest(state)):
+            raise StateMismatch(
+                f"frame {sequence} was made against memory {digest.hex()}, the receiver holds {own.hex()}; "
+                "ask the sender for a reset",
+                *(sequence, state.sequence),
+            )
+
+    def _entries(self, layout: Layout) -> tuple[wire.Entry, ...]:
+        return frames.template(self.plan_at(1 << 62), layout).entries
+
+
+def _out_of_order(sequence: int, expected: int) -> StateMismatch:
+    if sequence < expected:
+        said = f"frame {sequence} was received before (the receiver is at {expected}); drop it"
+    else:
+        which = f"frame {expected}" if sequence == expected + 1 else f"frames {expected} to {sequence - 1}"
+        said = (
+            f"{which} did not arrive, this is frame {sequence}; replay what is missing, or ask the sender for a reset"
+        )
+    return StateMismatch(said, sequence, expected)
+
+
+def _hash(link: bytes, data: Piece) -> bytes:
+    hashed = blake2b(link, digest_size=8)
+    hashed.update(data)
+    return hashed.digest()
+
+
+_START = bytes(8)
+
+
+def _advanced(state: State, frame: Piece, memory: Memory) -> State:
+    return State(state.layout, state.sequence + 1, _hash(state.link, frame), freeze(memory))
+
+
+def _frozen(array: F32) -> F32:
+    array.flags.writeable = False
+    return array
+
+
+def freeze(memory: Memory) -> Memory:
+    """Make every array read-only: a state is a value."""
+    for part in memory:
+        if isinstance(part, np.ndarray):
+            part.flags.writeable = False
+        else:
+            freeze(part)
+    return memory
+
+
+def _size(entry: wire.Entry) -> int:
+    return int(np.prod(entry.shape))

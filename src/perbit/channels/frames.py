@@ -1,0 +1,147 @@
+"""Frames of channels: byte for byte what `perbit.dumps` writes, with the header built and parsed once per shape instead of once per frame."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from perbit import wire
+from perbit.bits import Piece, Reader, Writer
+from perbit.channels.layout import Layout
+from perbit.channels.lean import Lean, lean
+from perbit.codec import as_pipeline
+from perbit.errors import DecodeError
+from perbit.kernels import K
+from perbit.kernels.api import F32
+from perbit.plan import PlanLike, as_plan
+from perbit.randomness import fold, key_from_seed
+from perbit.wire import DIGEST_BYTES, Entry
+
+_SEQUENCE_AT = len(wire.MAGIC) + 2  # magic, version, flags
+
+
+@dataclass(frozen=True)
+class Template:
+    """What is the same in every frame of one plan and one layout."""
+
+    layout: Layout
+    entries: tuple[Entry, ...]
+    numbered_head: bytes  # up to the sequence number
+    plain_head: bytes
+    directory: bytes  # as a section, compressed if that is shorter
+    short: Lean | None = None  # for lone vectors, if the codec has a short cut
+
+
+@lru_cache(maxsize=256)
+def template(plan: PlanLike, layout: Layout) -> Template:
+    """The head of a frame is made by `wire` itself, once with a sequence number and once without."""
+    chooser = as_plan(plan)
+    entries = [
+        Entry(name, "float32", shape, as_pipeline(chooser.codec_for(name, shape))) for name, shape in layout.tensors
+    ]
+    plain, numbered = Writer(), Writer()
+    wire._write_message_head(entries, None, None, plain)
+    wire._write_message_head(entries, 0, bytes(DIGEST_BYTES), numbered)
+    plain_head, rest = plain.join()[:_SEQUENCE_AT], plain.join()[_SEQUENCE_AT:]
+    short = lean(entries[0].codec, layout.n) if len(entries) == 1 else None
+    return Template(layout, tuple(entries), numbered.join()[:_SEQUENCE_AT], plain_head, rest, short)
+
+
+def write(made: Template, flat: F32, seed: int, sequence: int | None, digest: bytes | None) -> tuple[bytes, F32]:
+    """The frame `perbit.dumps(tensors, plan, seed=seed, sequence=sequence, digest=digest)` would give, and its decoded value."""
+    out = Writer()
+    if sequence is None or digest is None:
+        out.raw(made.plain_head)
+    else:
+        out.raw(made.numbered_head)
+        out.varint(sequence)
+        out.raw(digest)
+    out.raw(made.directory)
+    key = key_from_seed(seed)
+    value = made.short.encode(flat, out, fold(key, 0)) if made.short else None
+    if value is not None:
+        return _sealed(out), value
+    for index, (entry, (lo, hi)) in enumerate(zip(made.entries, made.layout.bounds, strict=True)):
+        wire._encode_payload(flat[lo:hi].reshape(entry.shape), entry, entry.name, out, fold(key, index))
+    frame = _sealed(out)
+    return frame, read(frame, made).values()
+
+
+def _sealed(out: Writer) -> bytes:
+    body = out.join()
+    return body + K.crc32c(body).to_bytes(4, "little")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A frame whose seal is good: its number and digest, and the payload still to be decoded."""
+
+    sequence: int | None
+    digest: bytes | None
+    entries: tuple[Entry, ...]
+    payload: Reader
+    short: Lean | None = None
+
+    def values(self) -> F32:
+        """All tensors as one flat vector."""
+        with wire._decoding():
+            if self.short:
+                value = self.short.decode(self.payload)
+                self.payload.end()
+                return value
+            parts = [np.asarray(wire._decode_payload(self.payload, entry), np.float32) for entry in self.entries]
+            self.payload.end()
+        return (
+            parts[0].reshape(-1) if len(parts) == 1 else np.concatenate([part.reshape(-1) for part in parts] or [_NONE])
+        )
+
+
+_NONE = np.zeros(0, np.float32)
+
+
+def read(frame: Piece, expected: Template) -> Opened:
+    """Open a frame of the expected layout; a head seen before is compared, not parsed."""
+    view = memoryview(frame).cast("B")
+    head_end = _SEQUENCE_AT
+    if view[:head_end] not in (expected.numbered_head, expected.plain_head):
+        return _read_any(frame, expected.layout)
+    if K.crc32c(view[:-4]) != int.from_bytes(view[-4:], "little"):
+        raise DecodeError("the checksum does not match: the frame is damaged or truncated")
+    src = Reader(view[:-4])
+    src.position = head_end
+    numbered = view[5] & wire._STATEFUL
+    sequence = src.varint("sequence number") if numbered else None
+    digest = bytes(src.take(DIGEST_BYTES, "digest")) if numbered else None
+    if src.view[src.position : src.position + len(expected.directory)] != expected.directory:
+        return _read_any(frame, expected.layout)
+    src.position += len(expected.directory)
+    return Opened(sequence, digest, expected.entries, src, expected.short)
+
+
+def number(frame: Piece) -> int:
+    """The sequence number a frame claims; nothing is checked yet."""
+    src = Reader(memoryview(frame).cast("B"))
+    flags = src.take(_SEQUENCE_AT, "head")[5]
+    return src.varint("sequence number") if flags & wire._STATEFUL else 0
+
+
+def overhead(frame: Piece) -> int:
+    """How many bytes of a frame say what it is: everything but the payload."""
+    src = Reader(memoryview(frame).cast("B"))
+    if src.take(_SEQUENCE_AT, "head")[5] & wire._STATEFUL:
+        src.varint("sequence number")
+        src.take(DIGEST_BYTES, "digest")
+    src.take(src.varint("length of the directory"), "directory")
+    return src.position + 4
+
+
+def _read_any(frame: Piece, layout: Layout) -> Opened:
+    """The long way: any plan, as long as the tensors are the expected ones."""
+    src, header = wire._open(frame, layout.n)
+    wire._check_message(header)
+    if tuple((entry.name, entry.shape) for entry in header.entries) != layout.tensors:
+        wire._check_expected(header, dict(layout.tensors))
+        raise DecodeError("the tensors of the message are not in the order the channel was set up for")
+    return Opened(header.sequence, header.digest, header.entries, src)

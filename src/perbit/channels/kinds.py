@@ -1,0 +1,238 @@
+"""The channels: nothing remembered, error feedback, shifts, running sums, momentum, warm-up. Each body is its equation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from perbit import theory
+from perbit.channels.base import Channel, Code, Memory, State
+from perbit.channels.layout import Layout
+from perbit.kernels.api import F32
+from perbit.plan import PlanLike, codec
+
+
+def _plan(plan: PlanLike) -> PlanLike:
+    return codec(plan) if isinstance(plan, str) else plan
+
+
+@dataclass(frozen=True)
+class Direct(Channel):
+    """value = C(x). Nothing is remembered; frames are still numbered so that a lost or repeated one is noticed.
+
+    >>> import numpy as np
+    >>> channel = Direct("topk(k=1)")
+    >>> sender, receiver = channel.init(3)
+    >>> sent = channel.send(np.array([1, -5, 2], np.float32), sender, seed=0)
+    >>> channel.receive(sent.frame, receiver)[0].tolist()
+    [0.0, -5.0, 0.0]
+    """
+
+    plan: PlanLike
+    numbered: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "plan", _plan(self.plan))
+
+    def plan_at(self, sequence: int) -> PlanLike:
+        return self.plan
+
+    def memories(self, n: int) -> tuple[Memory, Memory]:
+        return (), ()
+
+    def push(self, x: F32, memory: Memory, layout: Layout, code: Code) -> tuple[F32, Memory]:
+        return code(x), ()
+
+    def pull(self, decoded: F32, memory: Memory, layout: Layout) -> tuple[F32, Memory]:
+        return decoded, ()
+
+
+@dataclass(frozen=True)
+class Warmup(Channel):
+    """Like Direct, but the first frames have other codecs: `stages` are (frames, plan) pairs, then comes `plan`.
+
+    Deep gradient compression ramps the sparsity 75 %, 93.75 %, 98.44 %, 99.6 %, 99.9 % (Lin et al., 2018, section 3.3).
+    """
+
+    stages: tuple[tuple[int, PlanLike], ...]
+    plan: PlanLike
+    numbered = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stages", tuple((count, _plan(plan)) for count, plan in self.stages))
+        object.__setattr__(self, "plan", _plan(self.plan))
+
+    def plan_at(self, sequence: int) -> PlanLike:
+        for count, plan in self.stages:
+            if sequence < count:
+                return plan
+            sequence -= count
+        return self.plan
+
+    def memories(self, n: int) -> tuple[Memory, Memory]:
+        return (), ()
+
+    def push(self, x: F32, memory: Memory, layout: Layout, code: Code) -> tuple[F32, Memory]:
+        return code(x), ()
+
+    def pull(self, decoded: F32, memory: Memory, layout: Layout) -> tuple[F32, Memory]:
+        return decoded, ()
+
+
+@dataclass(frozen=True)
+class _Wrapper(Channel):
+    """A channel around another: the codecs are the inner one's, the shared memory too unless it adds its own."""
+
+    inner: Channel
+    numbered = True
+
+    def plan_at(self, sequence: int) -> PlanLike:
+        return self.inner.plan_at(sequence)
+
+    def shared(self, memory: Memory) -> tuple[F32, ...]:
+        return self.inner.shared(memory[-1])
+
+    def with_shared(self, memory: Memory, arrays: tuple[F32, ...]) -> Memory:
+        return (*memory[:-1], self.inner.with_shared(memory[-1], arrays))
+
+
+@dataclass(frozen=True)
+class ErrorFeedback(_Wrapper):
+    """v = x + γ·m; value = C(v); m ← v - value. The memory m is the sender's alone; decay γ = 1 is the classical form.
+
+    Seide et al. (2014), Stich et al. (2018); γ < 1 is the memory decay of CO₃. With γ = 1 the memory stays bounded only if
+    the codec loses less than it is given (ω < 1); decay=None takes 1 there, and 1/(ω + 1) for noisier codecs.
+    """
+
+    decay: float | None = 1.0
+
+    def gamma(self, layout: Layout) -> float:
+        """The γ in use for this model."""
+        return _decay(self, layout) if self.decay is None else self.decay
+
+    def memories(self, n: int) -> tuple[Memory, Memory]:
+        sender, receiver = self.inner.memories(n)
+        return (np.zeros(n, np.float32), sender), (receiver,)
+
+    def push(self, x: F32, memory: Memory, layout: Layout, code: Code) -> tuple[F32, Memory]:
+        m, inner = memory
+        v = x + np.float32(self.gamma(layout)) * m
+        value, inner = self.inner.push(v, inner, layout, code)
+        return value, (v - value, inner)
+
+    def pull(self, decoded: F32, memory: Memory, layout: Layout) -> tuple[F32, Memory]:
+        value, inner = self.inner.pull(decoded, memory[-1], layout)
+        return value, (inner,)
+
+
+@lru_cache(maxsize=256)
+def _decay(channel: ErrorFeedback, layout: Layout) -> float:
+    omega = channel.inner.omega(layout)
+    return 1.0 if omega < 1 else 1 / (omega + 1)
+
+
+@dataclass(frozen=True)
+class Shifted(_Wrapper):
+    """d = C(x - h); value = h + d; h ← h + α·d, at both ends.
+
+    The memory of DIANA (Mishchenko et al., 2019) on the way up and of MCM on the way down; α = 1 is EF21 (Richtárik et
+    al., 2021). Without `alpha` it is 1/(2(ω + 1)) for the codec's declared ω, and 1 for biased codecs, which need EF21.
+    """
+
+    alpha: float | None = None
+
+    def rate(self, layout: Layout) -> float:
+        """The α in use for this model."""
+        return _rate(self, layout) if self.alpha is None else self.alpha
+
+    def memories(self, n: int) -> tuple[Memory, Memory]:
+        sender, receiver = self.inner.memories(n)
+        h = np.zeros(n, np.float32)
+        return (h, sender), (h, receiver)
+
+    def push(self, x: F32, memory: Memory, layout: Layout, code: Code) -> tuple[F32, Memory]:
+        h, inner = memory
+        d, inner = self.inner.push(x - h, inner, layout, code)
+        return h + d, (h + self._step(d, layout), inner)
+
+    def pull(self, decoded: F32, memory: Memory, layout: Layout) -> tuple[F32, Memory]:
+        h, inner = memory
+        d, inner = self.inner.pull(decoded, inner, layout)
+        return h + d, (h + self._step(d, layout), inner)
+
+    def _step(self, d: F32, layout: Layout) -> F32:
+        return np.float32(self.rate(layout)) * d
+
+    def shared(self, memory: Memory) -> tuple[F32, ...]:
+        return (memory[0], *self.inner.shared(memory[-1]))
+
+    def with_shared(self, memory: Memory, arrays: tuple[F32, ...]) -> Memory:
+        return arrays[0], self.inner.with_shared(memory[-1], arrays[1:])
+
+    def expectation(self, state: State) -> F32 | None:
+        h: F32 = state.memory[0]
+        return h
+
+
+@lru_cache(maxsize=256)
+def _rate(channel: Shifted, layout: Layout) -> float:
+    omega = channel.inner.omega(layout)
+    return theory.memory_rate(omega) if channel.inner.unbiased(layout) else 1.0
+
+
+@dataclass(frozen=True)
+class Summed(_Wrapper):
+    """w ← w + β·C(x); value = w, at both ends: the sender gives a step, the receiver has the point it leads to."""
+
+    scale: float = 1.0
+
+    def memories(self, n: int) -> tuple[Memory, Memory]:
+        sender, receiver = self.inner.memories(n)
+        w = np.zeros(n, np.float32)
+        return (w, sender), (w, receiver)
+
+    def push(self, x: F32, memory: Memory, layout: Layout, code: Code) -> tuple[F32, Memory]:
+        w, inner = memory
+        d, inner = self.inner.push(x, inner, layout, code)
+        w = w + np.float32(self.scale) * d
+        return w, (w, inner)
+
+    def pull(self, decoded: F32, memory: Memory, layout: Layout) -> tuple[F32, Memory]:
+        w, inner = memory
+        d, inner = self.inner.pull(decoded, inner, layout)
+        w = w + np.float32(self.scale) * d
+        return w, (w, inner)
+
+    def shared(self, memory: Memory) -> tuple[F32, ...]:
+        return (memory[0], *self.inner.shared(memory[-1]))
+
+    def with_shared(self, memory: Memory, arrays: tuple[F32, ...]) -> Memory:
+        return arrays[0], self.inner.with_shared(memory[-1], arrays[1:])
+
+
+@dataclass(frozen=True)
+class Momentum(_Wrapper):
+    """u ← μ·u + x; value = inner(u); with `masked`, u is cleared where something was sent.
+
+    Momentum correction and factor masking of deep gradient compression (Lin et al., 2018, sections 3.1 and 3.2), around
+    error feedback: Momentum(ErrorFeedback(Direct("topk(0.001)"))).
+    """
+
+    factor: float = 0.9
+    masked: bool = True
+
+    def memories(self, n: int) -> tuple[Memory, Memory]:
+        sender, receiver = self.inner.memories(n)
+        return (np.zeros(n, np.float32), sender), (receiver,)
+
+    def push(self, x: F32, memory: Memory, layout: Layout, code: Code) -> tuple[F32, Memory]:
+        u, inner = memory
+        u = np.float32(self.factor) * u + x
+        value, inner = self.inner.push(u, inner, layout, code)
+        return value, (np.where(value != 0, np.float32(0), u) if self.masked else u, inner)
+
+    def pull(self, decoded: F32, memory: Memory, layout: Layout) -> tuple[F32, Memory]:
+        value, inner = self.inner.pull(decoded, memory[-1], layout)
+        return value, (inner,)

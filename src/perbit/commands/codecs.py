@@ -1,0 +1,41 @@
+"""`perbit codecs`: every codec, its parameters, what it takes and gives."""
+
+from __future__ import annotations
+
+import argparse
+
+import perbit
+from perbit import registry
+from perbit.commands.common import EXIT_OK, json_option, print_json
+from perbit.spec import signature
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", help="show one codec in full")
+    json_option(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    found = registry.classes()
+    if options.name:
+        cls = found.get(options.name) or type(
+            perbit.codec(options.name)
+        )  # the spec's own error names the closest match
+        found = {cls.name: cls}
+    rows = [
+        {
+            "name": cls.name,
+            "call": signature(cls),
+            "takes": cls.takes,
+            "gives": cls.gives,
+            "about": (cls.__doc__ or "").strip().splitlines()[0],
+        }
+        for cls in found.values()
+    ]
+    if options.json:
+        print_json(rows)
+        return EXIT_OK
+    order = {"floats": 0, "symbols": 1, "bytes": 2, "positions": 3}
+    for row in sorted(rows, key=lambda row: (order[row["takes"]], row["name"])):
+        print(f"{row['call']}\n    {row['takes']} → {row['gives']}: {row['about']}")
+    return EXIT_OK

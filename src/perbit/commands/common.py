@@ -1,0 +1,42 @@
+"""What several commands share: options, exit codes, sizes for people, JSON for programs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+
+
+def json_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON for programs")
+
+
+def threads_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--threads", type=positive, default=1, help="threads for large arrays (default 1)")
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def human_bytes(n_bytes: float) -> str:
+    """A size for people: 3 significant digits, decimal units.
+
+    >>> human_bytes(512), human_bytes(1_234_567)
+    ('512 B', '1.23 MB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if n_bytes < 999.5 or unit == "GB":
+            return f"{n_bytes:.3g} {unit}" if n_bytes >= 100 or unit == "B" else f"{n_bytes:.2f} {unit}"
+        n_bytes /= 1000
+    raise AssertionError("unreachable")
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2))

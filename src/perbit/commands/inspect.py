@@ -1,0 +1,32 @@
+"""`perbit inspect`: what a frame holds and where its bytes go."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import perbit
+from perbit import files
+from perbit.commands.common import EXIT_OK, human_bytes, json_option, print_json
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("input", type=Path, help="a frame")
+    parser.add_argument("--max-values", type=int, help="refuse frames that claim more values than this")
+    json_option(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    info = perbit.inspect(files.read_bytes(options.input), max_values=options.max_values)
+    if options.json:
+        print_json(info)
+        return EXIT_OK
+    bits = f", {info['bits_per_value']:.3f} bits a value" if info["n_values"] else ""
+    print(f"{options.input}: {info['kind']}, {human_bytes(info['n_bytes'])} for {info['n_values']} values{bits}")
+    print(f"  header {human_bytes(info['header_bytes'])}, checksum {info['checksum_bytes']} B")
+    for tensor in info.get("tensors") or [info]:
+        label = f"{tensor['name']}  " if tensor.get("name") else ""
+        print(f"  {label}{tensor['dtype']} {tuple(tensor['shape'])}  {tensor['spec']}")
+        for section in tensor["sections"]:
+            print(f"    {section['name']:<12} {human_bytes(section['n_bytes'])}")
+    return EXIT_OK

@@ -1,0 +1,293 @@
+"""Laws over every channel: exact values, memories that stay equal, conservation, and recovery from every kind of loss."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import perbit
+from perbit.channels import Channel, Direct, ErrorFeedback, Layout, Momentum, Shifted, State, Summed, Warmup, frames
+from perbit.channels.store import InMemory, OnDisk
+from perbit.plan import Plan
+
+QSGD = "qsgd(1, bucket=0) | rans"
+CHANNELS: dict[str, Channel] = {
+    "direct": Direct("qsgd(3) | rans"),
+    "direct raw": Direct("raw"),
+    "direct sparse": Direct("topk(0.1) | fp16"),
+    "feedback": ErrorFeedback(Direct("topk(0.1)")),
+    "feedback decay": ErrorFeedback(Direct("uniform(4) | huffman"), decay=0.7),
+    "feedback auto": ErrorFeedback(Direct(QSGD), decay=None),
+    "shifted": Shifted(Direct(QSGD)),
+    "shifted packed": Shifted(Direct("qsgd(2)"), alpha=0.1),
+    "ef21": Shifted(Direct("topk(0.1)")),
+    "summed": Summed(Direct(QSGD)),
+    "dore": Summed(ErrorFeedback(Direct(QSGD), decay=0.1), scale=0.5),
+    "shifted feedback": ErrorFeedback(Shifted(Direct("randk(0.5, scaled=false)"), alpha=0.3), decay=0.5),
+    "momentum": Momentum(ErrorFeedback(Direct("topk(0.1)"))),
+    "warm-up": Momentum(ErrorFeedback(Warmup(((3, "topk(0.5)"), (3, "topk(0.2)")), "topk(0.05)"))),
+}
+LAYOUTS = {"vector": 40, "model": {"w": (7, 5), "b": (5,)}}
+EACH_CHANNEL = pytest.mark.parametrize("channel", CHANNELS.values(), ids=CHANNELS)
+EACH_LAYOUT = pytest.mark.parametrize("like", LAYOUTS.values(), ids=LAYOUTS)
+
+
+def make_input(layout: Layout, round_: int) -> object:
+    flat = np.random.default_rng(round_).normal(size=layout.n).astype(np.float32)
+    return layout.unflatten(flat)
+
+
+def same(layout: Layout, a: object, b: object) -> bool:
+    return bool(np.array_equal(layout.flatten(a).view(np.uint32), layout.flatten(b).view(np.uint32)))
+
+
+def shared(channel: Channel, state: State) -> list[bytes]:
+    return [array.tobytes() for array in channel.shared(state.memory)]
+
+
+@EACH_CHANNEL
+@EACH_LAYOUT
+def test_value_is_exact_and_memories_stay_equal(channel: Channel, like: object) -> None:
+    sender, receiver = channel.init(like)
+    layout = sender.layout
+    for round_ in range(30):
+        sent = channel.send(make_input(layout, round_), sender, seed=5)
+        value, receiver = channel.receive(sent.frame, receiver)
+        sender = sent.state
+        assert same(layout, value, sent.value)
+        assert shared(channel, sender) == shared(channel, receiver)
+        assert channel.digest(sender) == channel.digest(receiver)
+
+
+@EACH_CHANNEL
+def test_a_thousand_rounds(channel: Channel) -> None:
+    sender, receiver = channel.init(12)
+    for round_ in range(1000):
+        sent = channel.send(make_input(sender.layout, round_), sender, seed=1)
+        value, receiver = channel.receive(sent.frame, receiver)
+        sender = sent.state
+        assert value.tobytes() == sent.value.tobytes()
+    assert shared(channel, sender) == shared(channel, receiver)
+    assert sender.sequence == receiver.sequence == 1000
+
+
+@EACH_CHANNEL
+def test_a_state_that_is_dropped_leaves_no_trace(channel: Channel) -> None:
+    sender, _ = channel.init(40)
+    x = make_input(sender.layout, 3)
+    before = [array.tobytes() for array in _arrays(sender.memory)]
+    first = channel.send(x, sender, seed=2)
+    channel.send(make_input(sender.layout, 4), sender, seed=9)
+    assert [array.tobytes() for array in _arrays(sender.memory)] == before
+    assert channel.send(x, sender, seed=2).frame == first.frame
+    for array in [*_arrays(first.state.memory), first.value]:
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+
+
+def _arrays(memory: tuple) -> list[np.ndarray]:
+    return [a for part in memory for a in ([part] if isinstance(part, np.ndarray) else _arrays(part))]
+
+
+@EACH_CHANNEL
+@pytest.mark.parametrize("recovery", ["replay", "reset"])
+@pytest.mark.parametrize("mishap", ["drop", "duplicate", "reorder"])
+def test_mishaps_are_noticed_and_mended(channel: Channel, mishap: str, recovery: str) -> None:
+    sender, receiver = channel.init(40)
+    sent = []
+    for round_ in range(6):
+        sent.append(channel.send(make_input(sender.layout, round_), sender, seed=3))
+        sender = sent[-1].state
+        if round_ == 1:
+            before_mishap = sender
+    frames_ = [s.frame for s in sent]
+    for frame in frames_[:2]:
+        _, receiver = channel.receive(frame, receiver)
+    wrong = {"drop": frames_[3], "duplicate": frames_[1], "reorder": frames_[4]}[mishap]
+    with pytest.raises(perbit.StateMismatch) as caught:
+        channel.receive(wrong, receiver)
+    assert str(caught.value.sequence) in str(caught.value)
+    assert caught.value.expected == 2
+    if recovery == "replay":
+        value, receiver = channel.replay([frames_[4], frames_[2], frames_[3], frames_[1], frames_[3]][:4], receiver)
+        assert value.tobytes() == sent[4].value.tobytes()
+        value, receiver = channel.receive(frames_[5], receiver)
+    else:
+        receiver = channel.resync(channel.reset(sent[4].state), receiver)
+        value, receiver = channel.receive(frames_[5], receiver)
+    assert value.tobytes() == sent[5].value.tobytes()
+    assert shared(channel, sender) == shared(channel, receiver)
+    assert before_mishap.sequence == 2
+
+
+@pytest.mark.parametrize("name", ["shifted", "summed"])
+def test_a_damaged_memory_is_noticed(name: str) -> None:
+    channel = CHANNELS[name]
+    sender, receiver = channel.init(40)
+    memory = (np.full(40, 1e-30, np.float32), *receiver.memory[1:])
+    damaged = State(receiver.layout, receiver.sequence, receiver.link, memory)
+    frame = channel.send(make_input(sender.layout, 0), sender, seed=0).frame
+    with pytest.raises(perbit.StateMismatch, match="ask the sender for a reset"):
+        channel.receive(frame, damaged)
+
+
+def test_a_sender_that_lost_its_memory_starts_anew() -> None:
+    channel = CHANNELS["shifted"]
+    sender, receiver = channel.init(40)
+    for round_ in range(3):
+        sent = channel.send(make_input(sender.layout, round_), sender, seed=0)
+        sender, receiver = sent.state, channel.receive(sent.frame, receiver)[1]
+    fresh, _ = channel.init(40)
+    receiver = channel.resync(channel.reset(fresh), receiver)
+    sent = channel.send(make_input(fresh.layout, 9), fresh, seed=0)
+    assert channel.receive(sent.frame, receiver)[0].tobytes() == sent.value.tobytes()
+
+
+@pytest.mark.parametrize("decay", [1.0, 0.7])
+@pytest.mark.parametrize("spec", ["topk(0.1)", "uniform(3) | rans", "topk(0.2) | fp16"])
+def test_error_feedback_conserves(spec: str, decay: float) -> None:
+    """x + γ·m = value + m' at every step, and over all steps for γ = 1: nothing is lost, only late."""
+    channel = ErrorFeedback(Direct(spec), decay)
+    sender, _ = channel.init(200)
+    total_in, total_out = np.zeros(200), np.zeros(200)
+    for round_ in range(50):
+        x = make_input(sender.layout, round_)
+        sent = channel.send(x, sender, seed=0)
+        left = x.astype(np.float64) + decay * sender.memory[0]
+        right = sent.value.astype(np.float64) + sent.state.memory[0]
+        assert np.allclose(left, right, rtol=0, atol=4e-7 * max(1, np.abs(left).max()))
+        total_in, total_out, sender = total_in + x, total_out + sent.value, sent.state
+    if decay == 1.0:
+        assert np.allclose(total_in, total_out + sender.memory[0], atol=1e-4)
+
+
+def test_shifted_is_diana_by_hand() -> None:
+    channel = Shifted(Direct("raw"), alpha=0.25)
+    sender, _ = channel.init(2)
+    sent = channel.send(np.array([4, -8], np.float32), sender, seed=0)
+    assert sent.value.tolist() == [4, -8]
+    assert sent.state.memory[0].tolist() == [1, -2]
+    sent = channel.send(np.array([5, -8], np.float32), sent.state, seed=0)
+    assert sent.state.memory[0].tolist() == [2, -3.5]
+
+
+def test_momentum_with_masking_by_hand() -> None:
+    channel = Momentum(ErrorFeedback(Direct("topk(k=1)")), factor=0.5)
+    sender, _ = channel.init(2)
+    sent = channel.send(np.array([4, 1], np.float32), sender, seed=0)  # u = [4, 1], sends 4
+    assert sent.value.tolist() == [4, 0]
+    assert sent.state.memory[0].tolist() == [0, 1]
+    sent = channel.send(np.array([0, 1], np.float32), sent.state, seed=0)  # u = [0, 1.5], v = [0, 2.5]
+    assert sent.value.tolist() == [0, 2.5]
+    assert sent.state.memory[0].tolist() == [0, 0]
+
+
+def test_warmup_changes_the_codec_by_number() -> None:
+    channel = CHANNELS["warm-up"]
+    sender, receiver = channel.init(100)
+    kept = []
+    for round_ in range(8):
+        sent = channel.send(make_input(sender.layout, round_), sender, seed=0)
+        value, receiver = channel.receive(sent.frame, receiver)
+        sender = sent.state
+        kept.append(int(np.count_nonzero(value)))
+    assert kept == [50, 50, 50, 20, 20, 20, 5, 5]
+
+
+def test_default_rates_come_from_the_codec() -> None:
+    layout = Layout.of(100)
+    assert Shifted(Direct("qsgd(1, bucket=0)")).rate(layout) == pytest.approx(1 / 22)
+    assert Shifted(Direct("topk(0.1)")).rate(layout) == 1.0
+    assert ErrorFeedback(Direct("topk(0.1)"), None).gamma(layout) == 1.0
+    assert ErrorFeedback(Direct("qsgd(1, bucket=0)"), None).gamma(layout) == pytest.approx(1 / 11)
+
+
+@pytest.mark.parametrize(
+    "spec", [QSGD, "qsgd(1)", "qsgd(7) | huffman", 'qsgd(200, norm="max") | rans', "raw", "topk(0.3)"]
+)
+@pytest.mark.parametrize("n", [1, 2, 31, 300])
+@pytest.mark.parametrize("kind", ["normal", "zero", "tiny", "huge", "one"])
+def test_channel_frames_are_those_of_dumps(spec: str, n: int, kind: str) -> None:
+    """The short cuts of channels change no byte and no value."""
+    rng = np.random.default_rng(n)
+    x = {
+        "normal": rng.normal(size=n),
+        "zero": np.zeros(n),
+        "tiny": rng.normal(size=n) * 1e-42,
+        "huge": rng.uniform(-3e38, 3e38, n),
+        "one": np.eye(1, n)[0],
+    }[kind].astype(np.float32)
+    made = frames.template(perbit.codec(spec), Layout.of(n))
+    for seed in range(5):
+        frame, value = frames.write(made, x, seed, 300, b"abcdefgh")
+        assert frame == perbit.dumps({"": x}, spec, seed=seed, sequence=300, digest=b"abcdefgh")
+        assert value.tobytes() == perbit.loads(frame)[""].tobytes()
+        assert frames.read(frame, made).values().tobytes() == value.tobytes()
+        plain, _ = frames.write(made, x, seed, None, None)
+        assert plain == perbit.dumps({"": x}, spec, seed=seed)
+        header = perbit.inspect(frame)
+        assert frames.overhead(frame) == header["header_bytes"] + header["checksum_bytes"]
+
+
+def test_a_receiver_reads_frames_of_another_codec() -> None:
+    """Frames say how they were coded; only the shape must be the one agreed on."""
+    sender, receiver = Shifted(Direct("fp16"), 0.5), Shifted(Direct("qsgd(1)"), 0.5)
+    sent = sender.send(np.arange(5, dtype=np.float32), sender.init(5)[0], seed=0)
+    assert receiver.receive(sent.frame, receiver.init(5)[1])[0].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_hostile_frames_end_in_decode_errors() -> None:
+    channel = CHANNELS["shifted"]
+    sender, receiver = channel.init(20)
+    frame = channel.send(make_input(sender.layout, 0), sender, seed=0).frame
+    damaged = [frame[:cut] for cut in range(len(frame))]
+    damaged += [
+        bytes([*frame[:i], frame[i] ^ (1 << bit), *frame[i + 1 :]]) for i in range(len(frame)) for bit in range(8)
+    ]
+    for bad in damaged:
+        with pytest.raises(perbit.DecodeError):
+            channel.receive(bad, receiver)
+    resealed = [
+        perbit.dumps({"": np.ones(21, np.float32)}, "raw", sequence=0, digest=channel.digest(receiver)),
+        perbit.dumps({"x": np.ones(20, np.float32)}, "raw", sequence=0, digest=channel.digest(receiver)),
+        perbit.dumps({"": np.ones(20, np.float32)}, "raw"),
+        perbit.dumps({}, "raw", sequence=0, digest=channel.digest(receiver)),
+        perbit.encode(np.ones(20, np.float32), "raw"),
+        channel.reset(sender),
+    ]
+    for bad in resealed:
+        with pytest.raises(perbit.DecodeError):
+            channel.receive(bad, receiver)
+    for bad in [frame, resealed[0], resealed[2], resealed[3], b""]:
+        with pytest.raises(perbit.DecodeError):
+            channel.resync(bad, receiver)
+
+
+def test_wrong_inputs_are_named() -> None:
+    channel = Direct(Plan.of("topk(0.1)"))
+    sender, _ = channel.init({"w": (2, 2)})
+    with pytest.raises(perbit.EncodeError, match=r"set up for tensors \['w'\]"):
+        channel.send({"v": np.ones((2, 2))}, sender, seed=0)
+    with pytest.raises(perbit.EncodeError, match=r"tensor 'w' has shape \(3,\)"):
+        channel.send({"w": np.ones(3)}, sender, seed=0)
+    with pytest.raises(perbit.EncodeError, match="channels carry floats"):
+        channel.send({"w": np.ones((2, 2), int)}, sender, seed=0)
+    with pytest.raises(perbit.NonFiniteError, match="1 NaN"):
+        channel.send({"w": np.array([[1, np.nan], [0, 0]])}, sender, seed=0)
+    vector, _ = Direct(QSGD).init(2)
+    with pytest.raises(perbit.NonFiniteError, match="1 NaN"):
+        Direct(QSGD).send(np.array([1, np.nan], np.float32), vector, seed=0)
+
+
+def test_memories_on_disk_are_the_same(tmp_path) -> None:
+    channel = CHANNELS["shifted feedback"]
+    sender, receiver = channel.init(16)
+    for first in (sender, receiver):
+        stores = [InMemory([first] * 3), OnDisk(tmp_path / f"{id(first)}.f32", first, 3)]
+        sent = channel.send(np.ones(16, np.float32), sender, seed=0)
+        changed = sent.state if first is sender else channel.receive(sent.frame, receiver)[1]
+        stores = [store.put({1: changed}) for store in stores]
+        for worker in range(3):
+            a, b = (store.get(worker) for store in stores)
+            assert (a.sequence, a.link) == (b.sequence, b.link)
+            assert [x.tobytes() for x in _arrays(a.memory)] == [x.tobytes() for x in _arrays(b.memory)]
