@@ -226,6 +226,7 @@ static void bind_symbol_kernels(nb::module_& m) {
           array("table"), array("out"));
 }
 
+void bind_positions(nb::module_& m);
 void bind_sparse(nb::module_& m);
 
 void bind_numeric(nb::module_& m) {
@@ -242,6 +243,7 @@ void bind_numeric(nb::module_& m) {
     bind_symbol_kernels<uint8_t>(m);
     bind_symbol_kernels<uint16_t>(m);
     bind_sparse(m);
+    bind_positions(m);
 }
 
 }  // namespace perbit

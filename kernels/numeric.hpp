@@ -2,9 +2,12 @@
 #include "numeric_api.hpp"
 
 #include "bits.hpp"
+#include "bloom.hpp"
 #include "crc32c.hpp"
 #include "dequantize.hpp"
+#include "eliasfano.hpp"
 #include "feedback.hpp"
+#include "gaps.hpp"
 #include "golomb.hpp"
 #include "half.hpp"
 #include "hadamard.hpp"

@@ -47,6 +47,15 @@ void unpack(const uint8_t* data, size_t size, unsigned bits, S* out, size_t n);
 std::vector<uint8_t> golomb_encode(const uint32_t* positions, size_t count, unsigned b);
 void golomb_decode(const uint8_t* data, size_t size, size_t count, unsigned b, uint64_t n, uint32_t* out);
 
+std::vector<uint8_t> gaps_encode(const uint32_t* positions, size_t count, uint64_t n);
+void gaps_decode(const uint8_t* data, size_t size, size_t count, uint64_t n, uint32_t* out);
+std::vector<uint8_t> eliasfano_encode(const uint32_t* positions, size_t count, unsigned low_bits, uint64_t n);
+void eliasfano_decode(const uint8_t* data, size_t size, size_t count, unsigned low_bits, uint64_t n, uint32_t* out);
+
+void bloom_build(const uint32_t* positions, size_t count, const BloomShape& shape, uint8_t* filter);
+std::vector<uint32_t> bloom_query(const uint8_t* filter, const BloomShape& shape, uint64_t n, uint64_t limit);
+void bloom_resolve(const uint32_t* accepted, size_t size, const BloomShape& shape, size_t count, uint32_t* out);
+
 void feedback_add(const float* g, const float* memory, size_t n, float gamma, float* out);
 template <class S>
 void feedback_update(const float* g, const float* memory, size_t n, float gamma, const S* symbols, const float* table,

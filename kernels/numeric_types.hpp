@@ -30,6 +30,26 @@ struct Selection {
     size_t count = 0;
 };
 
+// A Bloom filter: how many bytes, hashes per position, their seed, and whether a position keeps to one block of it.
+struct BloomShape {
+    size_t bytes;
+    unsigned hashes;
+    uint32_t seed;
+    bool blocked;
+
+    uint64_t bits() const { return uint64_t(bytes) * 8; }
+    uint64_t blocks() const { return bytes / (4 * hashes); }
+};
+
+// Bytes of the two parts of an Elias-Fano stream.
+struct EliasFanoSize {
+    size_t low_bytes, high_bytes;
+
+    EliasFanoSize(uint64_t count, unsigned low_bits, uint64_t n)
+        : low_bytes(size_t((count * low_bits + 7) / 8)),
+          high_bytes(count ? size_t((count + ((n - 1) >> low_bits) + 7) / 8) : 0) {}
+};
+
 // std::invalid_argument becomes Python's ValueError.
 static inline void require(bool condition, const char* message) {
     if (!condition) throw std::invalid_argument(message);

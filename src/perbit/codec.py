@@ -256,6 +256,27 @@ class PositionCodec(Codec):
     @abstractmethod
     def decode(self, data: Piece, n: int, count: int) -> U32: ...
 
+    def n_bytes(self, positions: U32, n: int) -> int:
+        """How many bytes `encode` gives; by formula where there is one."""
+        return len(self.encode(positions, n))
+
+    def transmit(self, positions: U32, n: int, key: int) -> tuple[bytes, U32]:
+        """The bytes, and the positions whose values must follow. Lossless coders find what they were given."""
+        return self.encode(positions, n), positions
+
+    @property
+    def exact(self) -> bool:
+        """Whether every position is found again, each with its own value."""
+        return True
+
+    def found(self, k: int, n: int) -> int:
+        """How many positions at most the decoder finds for k of n."""
+        return k
+
+    def omega(self, n: int) -> float:
+        """What stands in for the ω of a sparsifier whose positions are not found exactly."""
+        return 0.0
+
 
 _FIX: dict[tuple[str, str], str] = {
     ("floats", "symbols"): "put a quantizer between them, e.g. {first} | qsgd(15) | {second}",

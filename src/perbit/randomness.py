@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import secrets
 
+import numpy as np
+from numpy.typing import NDArray
+
+U32 = NDArray[np.uint32]
+
 _MASK = (1 << 64) - 1
 
 
@@ -27,3 +32,37 @@ def fold(key: int, purpose: int) -> int:
 def key_from_seed(seed: int | None) -> int:
     """The key for a user's seed; None draws a fresh one from the operating system."""
     return secrets.randbits(64) if seed is None else fold(seed, 0x7065726269740000)
+
+
+_ROUNDS = 6
+
+
+def random_positions(n: int, k: int, seed: int) -> U32:
+    """The first k entries of a keyed pseudo-random permutation of 0..n-1, ascending. Integer arithmetic only: both ends agree.
+
+    A balanced Feistel network permutes the next power of four; values that fall outside are permuted again until they do not.
+
+    >>> random_positions(10, 10, seed=1).tolist()
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    """
+    half = max(1, ((max(2, n) - 1).bit_length() + 1) // 2)
+    keys = [splitmix64(seed ^ (round_ << 32)) & 0xFFFFFFFF for round_ in range(_ROUNDS)]
+    out = _feistel(np.arange(k, dtype=np.uint32), half, keys)
+    while (outside := np.flatnonzero(out >= n)).size:
+        out[outside] = _feistel(out[outside], half, keys)
+    out.sort()
+    return out
+
+
+def _feistel(x: U32, half: int, keys: list[int]) -> U32:
+    mask = np.uint32((1 << half) - 1)
+    left, right = x >> np.uint32(half), x & mask
+    for key in keys:
+        left, right = right, left ^ (hash32(right ^ np.uint32(key)) & mask)
+    return (left << np.uint32(half)) | right
+
+
+def hash32(x: U32) -> U32:
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
+    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
+    return x ^ (x >> np.uint32(16))

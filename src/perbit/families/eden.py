@@ -13,11 +13,10 @@ from perbit.bits import Reader, Writer
 from perbit.codec import Dequantizer, FloatCodec, Floats, Quantized, Quantizer, Rest, Shape, size
 from perbit.errors import DecodeError
 from perbit.families.modelled import FLOAT_MAX, NORMAL, Modelled, midpoints, modelled
-from perbit.families.sparse import hash32
 from perbit.gennorm import table_levels
 from perbit.kernels import K
 from perbit.kernels.api import F32, Symbols
-from perbit.randomness import fold, splitmix64
+from perbit.randomness import fold, hash32, splitmix64
 from perbit.registry import register
 
 BLOCK = 1 << 13  # values rotated together: 32 KB, which stay in the first-level cache
@@ -87,7 +86,9 @@ class Eden(Quantizer):
         values = super().decode(src, (padded,), rest)
         first = 0
         for (lo, hi, block), count in zip(_pieces(padded), blocks, strict=True):
-            _unrotate(values[lo:hi].reshape(-1, block), int.from_bytes(rotation[:4], "little"), scales[first : first + count])
+            _unrotate(
+                values[lo:hi].reshape(-1, block), int.from_bytes(rotation[:4], "little"), scales[first : first + count]
+            )
             first += count
         return values[:n].reshape(shape)
 

@@ -105,7 +105,9 @@ def _table(prior: Modelled, index: int) -> U32:
 
 
 _SIXTEENTHS = 16
-_ROOT = math.sqrt(math.sqrt(math.sqrt(math.sqrt(2.0))))  # 2^(1/16); square roots are exact IEEE operations, powers are not
+_ROOT = math.sqrt(
+    math.sqrt(math.sqrt(math.sqrt(2.0)))
+)  # 2^(1/16); square roots are exact IEEE operations, powers are not
 MAX_SPREAD = _SIXTEENTHS * 120
 
 

@@ -1,4 +1,4 @@
-"""Position coders: which entries of a sparse tensor are there."""
+"""Position coders with fixed codes: which entries of a sparse tensor are there."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from perbit.bits import Piece
+from perbit.bits import Piece, Reader, Writer, varint
 from perbit.codec import PositionCodec
 from perbit.errors import DecodeError
 from perbit.kernels import K
@@ -26,6 +27,9 @@ class Raw32(PositionCodec):
 
     def encode(self, positions: U32, n: int) -> bytes:
         return positions.astype("<u4").tobytes()
+
+    def n_bytes(self, positions: U32, n: int) -> int:
+        return 4 * positions.size
 
     def decode(self, data: Piece, n: int, count: int) -> U32:
         if len(data) != 4 * count:
@@ -50,6 +54,9 @@ class Bitmap(PositionCodec):
         present[positions] = 1
         return np.packbits(present, bitorder="little").tobytes()
 
+    def n_bytes(self, positions: U32, n: int) -> int:
+        return (n + 7) // 8
+
     def decode(self, data: Piece, n: int, count: int) -> U32:
         if len(data) != (n + 7) // 8:
             raise DecodeError(f"bitmap: {n} values need {(n + 7) // 8} bytes, got {len(data)}")
@@ -73,6 +80,11 @@ class Golomb(PositionCodec):
         b = _best_parameter(positions)
         return bytes([b]) + K.golomb_encode(positions, b)
 
+    def n_bytes(self, positions: U32, n: int) -> int:
+        b = _best_parameter(positions)
+        absent: NDArray[np.int64] = np.diff(positions.astype(np.int64), prepend=-1) - 1
+        return 1 + (positions.size * (b + 1) + int((absent >> b).sum()) + 7) // 8
+
     def decode(self, data: Piece, n: int, count: int) -> U32:
         if len(data) < 1 or data[0] > 31:
             raise DecodeError("golomb: the parameter is missing or above 31")
@@ -80,6 +92,81 @@ class Golomb(PositionCodec):
             return K.golomb_decode(memoryview(data)[1:], count, data[0], n)
         except ValueError as error:
             raise DecodeError(f"golomb: {error}") from error
+
+
+@register
+@dataclass(frozen=True)
+class Rle(PositionCodec):
+    """Runs of neighbours: Golomb-Rice codes of how many are absent before each run and how long it is."""
+
+    name = "rle"
+    wire_id = 31
+    examples = ("topk(0.5, positions=rle)",)
+
+    def encode(self, positions: U32, n: int) -> bytes:
+        absent, present = _runs(positions)
+        out = Writer()
+        out.varint(absent.size)
+        out.section(Golomb().encode(absent, n))
+        out.raw(Golomb().encode(present, n))
+        return out.join()
+
+    def n_bytes(self, positions: U32, n: int) -> int:
+        absent, present = _runs(positions)
+        first = Golomb().n_bytes(absent, n)
+        return len(varint(absent.size)) + len(varint(first)) + first + Golomb().n_bytes(present, n)
+
+    def decode(self, data: Piece, n: int, count: int) -> U32:
+        src = Reader(data)
+        runs = src.varint("rle: number of runs", count)
+        absent = Golomb().decode(src.section("rle: absent"), n - count + 1, runs)
+        ends = Golomb().decode(src.take(src.remaining, "rle: present"), count, runs).astype(np.int64) + 1
+        if (int(ends[-1]) if runs else 0) != count:
+            raise DecodeError(f"rle: the runs do not hold {count} positions")
+        lengths = np.diff(ends, prepend=0)
+        before: U32 = np.repeat(absent, lengths)
+        return before + np.arange(count, dtype=np.uint32)
+
+
+@register
+@dataclass(frozen=True)
+class EliasFano(PositionCodec):
+    """Low bits as they are, high bits in unary: at most two bits a position above the optimum, and fast."""
+
+    name = "eliasfano"
+    wire_id = 34
+    examples = ("topk(0.05, positions=eliasfano)",)
+
+    def encode(self, positions: U32, n: int) -> bytes:
+        return K.eliasfano_encode(positions, _low_bits(n, positions.size), n)
+
+    def n_bytes(self, positions: U32, n: int) -> int:
+        k, low_bits = positions.size, _low_bits(n, positions.size)
+        return (k * low_bits + 7) // 8 + (k + ((n - 1) >> low_bits) + 7) // 8 if k else 0
+
+    def decode(self, data: Piece, n: int, count: int) -> U32:
+        try:
+            return K.eliasfano_decode(memoryview(data), count, _low_bits(n, count), n)
+        except ValueError as error:
+            raise DecodeError(f"eliasfano: {error}") from error
+
+
+def _runs(positions: U32) -> tuple[U32, U32]:
+    """For each run of neighbours: how many are absent before it in all, and how many are present up to its last one.
+
+    >>> [part.tolist() for part in _runs(np.array([0, 1, 5, 6, 7], np.uint32))]
+    [[0, 3], [1, 4]]
+    """
+    is_first = np.ones(positions.size, np.bool_)
+    is_first[1:] = np.diff(positions) != 1
+    first = np.flatnonzero(is_first)
+    last = np.append(first[1:], positions.size)[: first.size] - 1
+    return positions[first] - first.astype(np.uint32), last.astype(np.uint32)
+
+
+def _low_bits(n: int, count: int) -> int:
+    """Of a position: those below the mean gap."""
+    return min(31, (n // count).bit_length() - 1) if count else 0
 
 
 def _best_parameter(positions: U32) -> int:

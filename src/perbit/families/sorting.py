@@ -57,9 +57,8 @@ class SortingCodec(FloatCodec):
         out[order] = self.decode_sorted(src, order.size)
         return out.reshape(shape)
 
-    def encode_at(self, values: F32, positions: U32, n: int, coder: PositionCodec, out: Writer) -> None:
-        """Values and their ascending positions below n together, the order in whichever of the two is smaller."""
-        coded = b"" if self.order == "positions" else coder.encode(positions, n)
+    def encode_at(self, values: F32, positions: U32, coded: bytes, n: int, coder: PositionCodec, out: Writer) -> None:
+        """Values and their ascending positions below n (already `coded`), the order in whichever of the two is smaller."""
         width = _position_width(n, coder)
         by_value = words_bytes(positions.size, width)
         if self.order == "positions" or (

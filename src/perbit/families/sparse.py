@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,15 +10,16 @@ import numpy as np
 
 from perbit.bits import Reader, Writer
 from perbit.codec import Codec, FloatCodec, Floats, PositionCodec, Rest, Shape, size
-from perbit.errors import DecodeError, EncodeError
+from perbit.errors import EncodeError
 from perbit.families.positions import Golomb
 from perbit.families.sorting import SortingCodec
 from perbit.kernels import K
 from perbit.kernels.api import F32, U32
-from perbit.randomness import fold, splitmix64
 from perbit.registry import register
 
 MAX_SPARSE = 1 << 32  # positions are 32-bit numbers
+SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
+SAMPLE = 1 << 14  # values that the threshold of a sampled top-k is guessed from
 
 
 def kept(n: int, ratio: float | None, k: int | None) -> int:
@@ -47,13 +49,14 @@ def check_size(n: int) -> None:
 
 
 def encode_sparse(values: Floats, positions: U32, coder: PositionCodec, rest: Rest, out: Writer, key: int) -> None:
-    """Count, positions, then the values at these positions."""
-    out.varint(positions.size)
+    """Count, positions, then the values at the positions that the decoder will find."""
+    data, found = coder.transmit(positions, values.n, key)
+    out.varint(found.size)
     if isinstance(rest.head, SortingCodec):  # it may send the positions in the order of the values
-        rest.head.encode_at(values.flat[positions], positions, values.n, coder, out)
+        rest.head.encode_at(values.flat[found], found, data, values.n, coder, out)
         return
-    out.section(coder.encode(positions, values.n))
-    rest.encode_floats(Floats(values.flat[positions]), out, key)
+    out.section(data)
+    rest.encode_floats(Floats(values.flat[found]), out, key)
 
 
 def decode_sparse(src: Reader, n: int, coder: PositionCodec, rest: Rest) -> tuple[U32, F32]:
@@ -70,36 +73,22 @@ def densify(positions: U32, values: F32, shape: Shape) -> F32:
     return out.reshape(shape)
 
 
-@register
-@dataclass(frozen=True)
-class TopK(FloatCodec):
-    """The k largest magnitudes, exactly; ties go to the lowest position."""
+class Sparsifier(FloatCodec):
+    """Keeps the values at some positions of its own choice."""
 
-    ratio: float | None = None
-    k: int | None = None
-    positions: PositionCodec = Golomb()
-
-    name = "topk"
-    wire_id = 4
-    examples = ("topk(0.05) | fp16", "topk(k=3)", "topk(0.1) | qsgd(15) | rans")
     gives = "floats"
+    positions: PositionCodec
 
-    def __post_init__(self) -> None:
-        check_amount(self, self.ratio, self.k)
-        check_positions(self.positions)
-
-    def omega(self, n: int) -> float:
-        return 1 - self.passes_on(n) / max(1, n)
+    @abstractmethod
+    def select(self, values: F32) -> U32:
+        """The positions to keep, ascending."""
 
     def growth(self, n: int) -> float:
         return 1.0
 
-    def passes_on(self, n: int) -> int:
-        return kept(n, self.ratio, self.k)
-
     def encode(self, values: Floats, rest: Rest, out: Writer, key: int) -> None:
         check_size(values.n)
-        encode_sparse(values, K.top_k(values.flat, self.passes_on(values.n)), self.positions, rest, out, key)
+        encode_sparse(values, self.select(values.flat), self.positions, rest, out, key)
 
     def decode(self, src: Reader, shape: Shape, rest: Rest) -> F32:
         return densify(*decode_sparse(src, size(shape), self.positions, rest), shape)
@@ -110,7 +99,38 @@ class TopK(FloatCodec):
 
 @register
 @dataclass(frozen=True)
-class Threshold(FloatCodec):
+class TopK(Sparsifier):
+    """The k largest magnitudes; ties go to the lowest position. method="sampled" guesses the threshold from a sample."""
+
+    ratio: float | None = None
+    k: int | None = None
+    positions: PositionCodec = Golomb()
+    method: str = "exact"
+
+    name = "topk"
+    wire_id = 4
+    examples = ("topk(0.05) | fp16", "topk(k=3)", "topk(0.1) | qsgd(15) | rans", 'topk(0.1, method="sampled")')
+
+    def __post_init__(self) -> None:
+        check_amount(self, self.ratio, self.k)
+        check_positions(self.positions)
+        if self.method not in ("exact", "sampled"):
+            raise ValueError(f'method must be "exact" or "sampled", got {self.method!r}')
+
+    def omega(self, n: int) -> float:
+        return max(1 - kept(n, self.ratio, self.k) / max(1, n), self.positions.omega(n))
+
+    def passes_on(self, n: int) -> int:
+        return self.positions.found(kept(n, self.ratio, self.k), n)
+
+    def select(self, values: F32) -> U32:
+        k = kept(values.size, self.ratio, self.k)
+        return K.top_k(values, k) if self.method == "exact" else sampled_top_k(values, k)
+
+
+@register
+@dataclass(frozen=True)
+class Threshold(Sparsifier):
     """All values with a magnitude of at least `level`."""
 
     level: float
@@ -119,7 +139,6 @@ class Threshold(FloatCodec):
     name = "threshold"
     wire_id = 6
     examples = ("threshold(0.5)", "threshold(0.01) | uniform(4) | huffman")
-    gives = "floats"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "level", float(self.level))
@@ -128,116 +147,50 @@ class Threshold(FloatCodec):
         check_positions(self.positions)
 
     def omega(self, n: int) -> float:
-        return 1.0
+        return max(1.0, self.positions.omega(n))
 
-    def growth(self, n: int) -> float:
-        return 1.0
-
-    def encode(self, values: Floats, rest: Rest, out: Writer, key: int) -> None:
-        check_size(values.n)
-        encode_sparse(values, K.select_above(values.flat, self.level), self.positions, rest, out, key)
-
-    def decode(self, src: Reader, shape: Shape, rest: Rest) -> F32:
-        return densify(*decode_sparse(src, size(shape), self.positions, rest), shape)
-
-    def decode_add(self, src: Reader, shape: Shape, rest: Rest, out: F32, weight: float) -> None:
-        K.scatter_add(out, *decode_sparse(src, size(shape), self.positions, rest), weight)
+    def select(self, values: F32) -> U32:
+        return K.select_above(values, self.level)
 
 
 @register
 @dataclass(frozen=True)
-class RandK(FloatCodec):
-    """k random positions without replacement; only a 4-byte seed travels. Scaled by n/k so that the mean is right."""
+class Nonzero(Sparsifier):
+    """All values but zeros, for tensors that are sparse by nature, as the gradients of embeddings are. Exact."""
 
-    ratio: float | None = None
-    k: int | None = None
-    scaled: bool = True
+    positions: PositionCodec = Golomb()
 
-    name = "randk"
-    wire_id = 5
-    examples = ("randk(0.1)", "randk(k=5, scaled=false) | fp16", "randk(0.25) | qsgd(3) | rans")
-    gives = "floats"
+    name = "nonzero"
+    wire_id = 30
+    examples = ("nonzero", "nonzero | qsgd(15) | rans")
 
     def __post_init__(self) -> None:
-        check_amount(self, self.ratio, self.k)
-        if not isinstance(self.scaled, bool):
-            raise ValueError(f"scaled must be true or false, got {self.scaled}")
+        check_positions(self.positions)
 
     @property
     def unbiased(self) -> bool:
-        return self.scaled
+        return self.positions.exact
 
     def omega(self, n: int) -> float:
-        if n == 0:
-            return 0.0
-        return n / self.passes_on(n) - 1 if self.scaled else 1 - self.passes_on(n) / n
+        return self.positions.omega(n)
 
-    def growth(self, n: int) -> float:
-        return 1 + self.omega(n) if self.scaled else 1.0
-
-    def passes_on(self, n: int) -> int:
-        return kept(n, self.ratio, self.k)
-
-    def encode(self, values: Floats, rest: Rest, out: Writer, key: int) -> None:
-        check_size(values.n)
-        seed = fold(key, 2) & 0xFFFFFFFF
-        k = self.passes_on(values.n)
-        chosen = values.flat[random_positions(values.n, k, seed)]
-        if self.scaled and k:
-            with np.errstate(over="ignore"):
-                chosen = np.clip(chosen * np.float32(values.n / k), -FLOAT_MAX, FLOAT_MAX)
-        out.section(seed.to_bytes(4, "little"))
-        rest.encode_floats(Floats(chosen), out, key)
-
-    def _decode(self, src: Reader, shape: Shape, rest: Rest) -> tuple[U32, F32]:
-        seed = src.section("seed")
-        if len(seed) != 4:
-            raise DecodeError(f"randk: the seed has {len(seed)} bytes instead of 4")
-        n = size(shape)
-        k = self.passes_on(n)
-        values = rest.decode_floats(src, (k,))  # first: it fails on short frames before any positions are drawn
-        return random_positions(n, k, int.from_bytes(seed, "little")), values
-
-    def decode(self, src: Reader, shape: Shape, rest: Rest) -> F32:
-        return densify(*self._decode(src, shape, rest), shape)
-
-    def decode_add(self, src: Reader, shape: Shape, rest: Rest, out: F32, weight: float) -> None:
-        K.scatter_add(out, *self._decode(src, shape, rest), weight)
+    def select(self, values: F32) -> U32:
+        return K.select_above(values, SMALLEST)
 
 
-FLOAT_MAX = np.finfo(np.float32).max
-_ROUNDS = 6
+def sampled_top_k(values: F32, k: int) -> U32:
+    """k positions above a threshold guessed from a sample; the smallest of those above it make way.
 
-
-def random_positions(n: int, k: int, seed: int) -> U32:
-    """The first k entries of a keyed pseudo-random permutation of 0..n-1, ascending. Integer arithmetic only: both ends agree.
-
-    A balanced Feistel network permutes the next power of four; values that fall outside are permuted again until they do not.
-
-    >>> random_positions(10, 10, seed=1).tolist()
-    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    The guess is a little low, so that one pass finds enough; where the sample misled, all values are searched instead.
     """
-    half = max(1, ((max(2, n) - 1).bit_length() + 1) // 2)
-    keys = [splitmix64(seed ^ (round_ << 32)) & 0xFFFFFFFF for round_ in range(_ROUNDS)]
-    out = _feistel(np.arange(k, dtype=np.uint32), half, keys)
-    while (outside := np.flatnonzero(out >= n)).size:
-        out[outside] = _feistel(out[outside], half, keys)
-    out.sort()
-    return out
-
-
-def _feistel(x: U32, half: int, keys: list[int]) -> U32:
-    mask = np.uint32((1 << half) - 1)
-    left, right = x >> np.uint32(half), x & mask
-    for key in keys:
-        left, right = right, left ^ (hash32(right ^ np.uint32(key)) & mask)
-    return (left << np.uint32(half)) | right
-
-
-def hash32(x: U32) -> U32:
-    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
-    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
-    return x ^ (x >> np.uint32(16))
+    stride = max(1, values.size // SAMPLE)
+    sample = np.sort(np.abs(values[::stride]))
+    rank = k * sample.size / max(1, values.size)
+    aimed = min(sample.size, round(rank + 3 * rank**0.5))
+    candidates = K.select_above(values, float(sample[-aimed])) if aimed else np.empty(0, np.uint32)
+    if candidates.size < k:
+        return K.top_k(values, k)
+    return candidates[K.top_k(values[candidates], k)]
 
 
 def check_positions(coder: object) -> None:

@@ -38,7 +38,13 @@ class Uniform(Quantizer):
 
     name = "uniform"
     wire_id = 7
-    examples = ("uniform(4)", "uniform(1) | rans", "uniform(6, random=true) | rans", "uniform(12) | rans", 'uniform(3, loading="optimal") | rans')
+    examples = (
+        "uniform(4)",
+        "uniform(1) | rans",
+        "uniform(6, random=true) | rans",
+        "uniform(12) | rans",
+        'uniform(3, loading="optimal") | rans',
+    )
 
     def __post_init__(self) -> None:
         if not isinstance(self.bits, int) or isinstance(self.bits, bool) or not 1 <= self.bits <= MAX_BITS:

@@ -1,8 +1,11 @@
 """Reductions, quantizers, selection, packing and checksums in numpy (see kernels/README.md)."""
 
+from perbit.kernels.reference.bloom import bloom_build, bloom_query, bloom_resolve
 from perbit.kernels.reference.checksum import crc32c
-from perbit.kernels.reference.half import from_half, to_half
+from perbit.kernels.reference.eliasfano import eliasfano_decode, eliasfano_encode
+from perbit.kernels.reference.gaps import gaps_decode, gaps_encode
 from perbit.kernels.reference.hadamard import hadamard
+from perbit.kernels.reference.half import from_half, to_half
 from perbit.kernels.reference.packing import golomb_decode, golomb_encode, pack, unpack
 from perbit.kernels.reference.quantizers import (
     dequantize,
@@ -21,13 +24,20 @@ from perbit.kernels.reference.selection import axpy, scatter_add, select_above, 
 
 __all__ = [
     "axpy",
+    "bloom_build",
+    "bloom_query",
+    "bloom_resolve",
     "bucket_norms",
     "crc32c",
     "dequantize",
     "dequantize_buckets",
+    "eliasfano_decode",
+    "eliasfano_encode",
     "feedback_add",
     "feedback_update",
     "from_half",
+    "gaps_decode",
+    "gaps_encode",
     "golomb_decode",
     "golomb_encode",
     "hadamard",
