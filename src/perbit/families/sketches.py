@@ -25,6 +25,7 @@ from perbit.families.entropy import pack, packed_size, unpack
 from perbit.families.sparse import check_size, densify, kept
 from perbit.kernels import K
 from perbit.kernels.api import F32, U32, U64, Symbols
+from perbit.randomness import hash32
 from perbit.registry import register
 
 I64 = NDArray[np.int64]
@@ -196,8 +197,5 @@ class SkCompress(QuantileSketch):
 
 def _hash(positions: U32, row: int, columns: I64) -> I64:
     """A column for every key: a 32-bit mixer, scaled to the number of columns."""
-    x = positions ^ np.uint32(0x9E3779B9 * (row + 1) & 0xFFFFFFFF)
-    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
-    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
-    x = x ^ (x >> np.uint32(16))
+    x = hash32(positions ^ np.uint32(0x9E3779B9 * (row + 1) & 0xFFFFFFFF))
     return (x.astype(np.uint64) * columns.astype(np.uint64) >> np.uint64(32)).astype(np.int64)
