@@ -17,8 +17,8 @@ ALGORITHMS = ("sgd", "qsgd", "diana", "artemis", "mcm")
 def main() -> None:
     arguments = options(__doc__ or "").parse_args()
     problems = {
-        "least_squares": (synthetic(heterogeneous=True, seed=arguments.seed), 6000, 0.1),
-        "phishing": (dataset(arguments.data, "phishing", heterogeneous=True), 3000, 0.5),
+        "least_squares": (synthetic(heterogeneous=True, seed=arguments.seed), 1500, 0.2),
+        "phishing": (dataset(arguments.data, "phishing", heterogeneous=True), 800, 0.5),
     }
     for name, (problem, rounds, step) in problems.items():
         print(f"{name}: {rounds} rounds")

@@ -76,7 +76,10 @@ class Reader:
         return piece
 
     def byte(self, what: str) -> int:
-        return self.take(1, what)[0]
+        if self.position >= len(self.view):
+            self.take(1, what)  # says what is missing
+        self.position += 1
+        return self.view[self.position - 1]
 
     def varint(self, what: str, limit: int = (1 << 63) - 1) -> int:
         value = shift = 0

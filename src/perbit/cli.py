@@ -19,6 +19,9 @@ COMMANDS = {
     "plan": "say which tensor of a model gets which codec, and its bytes",
     "inspect": "say what a frame holds and where its bytes go",
     "bench": "measure kernels and codecs as ratios to memcpy and to their peers",
+    "fit": "fit normal, Laplace and GenNorm to every tensor of a file",
+    "rd": "distortion against real bits of many specs, beside the R(D) bound",
+    "budget": "find the ? of a spec so that the frame fills a budget",
     "convex": "run distributed algorithms side by side on a convex problem",
     "data": "get data sets by package name, or list what is there",
 }

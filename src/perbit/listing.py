@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perbit import registry
+from perbit.codec import Codec
 from perbit.spec import signature
 
 
@@ -12,4 +13,10 @@ def codecs() -> dict[str, str]:
     >>> codecs()["fp16"]
     'IEEE half precision, rounded to nearest; values beyond ±65504 saturate.'
     """
-    return {signature(cls): (cls.__doc__ or "").strip().splitlines()[0] for cls in registry.classes().values()}
+    return {signature(cls): about(cls) for cls in registry.classes().values()}
+
+
+def about(cls: type[Codec]) -> str:
+    """What a codec does: the first paragraph of its docstring, in one line."""
+    paragraph = (cls.__doc__ or "").strip().split("\n\n")[0]
+    return " ".join(paragraph.split())

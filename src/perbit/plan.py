@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
 
 from perbit.arrays import FLOATS
 from perbit.codec import Codec, Shape, as_pipeline, size
 from perbit.families.formats import Raw
+from perbit.families.whole import with_common_thresholds
 from perbit.rules import Rule
 from perbit.spec import parse
 
@@ -34,6 +38,14 @@ class Plan:
     ('raw', 'topk(0.001)')
     >>> str(Plan.of("fp16", rules={"dims:4 size:5000..": "topk(0.1)"}).codec_for("conv", (32, 32, 3, 3)))
     'topk(0.1)'
+
+    With `whole_model` the large values of all tensors compete, instead of each tensor keeping its share:
+
+    >>> import numpy as np
+    >>> tensors = {"a": np.arange(2000.0).reshape(2, 1000), "b": np.ones((2, 1000))}
+    >>> shared = Plan.of("topk(0.25) | fp16", whole_model=True).codecs(tensors)
+    >>> {name: str(chosen) for name, chosen in shared.items()}
+    {'a': 'threshold(1000.0) | fp16', 'b': 'threshold(1000.0) | fp16'}
     """
 
     default: Codec
@@ -41,6 +53,7 @@ class Plan:
     small: Codec = Raw()
     small_below: int = 1024
     flat_is_small: bool = True  # one-dimensional tensors (biases, norms) count as small
+    whole_model: bool = False  # topk(ratio) keeps that share of all its tensors together: one threshold for the model
 
     def __post_init__(self) -> None:
         for text, _ in self.rules:
@@ -54,11 +67,12 @@ class Plan:
         small: CodecLike = "raw",
         small_below: int = 1024,
         flat_is_small: bool = True,
+        whole_model: bool = False,
     ) -> Plan:
         """A plan from specs."""
         pairs = rules.items() if isinstance(rules, Mapping) else rules
         named = tuple((pattern, codec(spec)) for pattern, spec in pairs)
-        return cls(codec(default), named, codec(small), small_below, flat_is_small)
+        return cls(codec(default), named, codec(small), small_below, flat_is_small, whole_model)
 
     def codec_for(self, name: str, shape: Shape, dtype: str = "float32") -> Codec:
         """The codec of one tensor; integers are always raw."""
@@ -69,6 +83,11 @@ class Plan:
                 return chosen
         is_small = size(shape) < self.small_below or (self.flat_is_small and len(shape) <= 1)
         return self.small if is_small else self.default
+
+    def codecs(self, tensors: Mapping[str, NDArray[Any]]) -> dict[str, Codec]:
+        """The codec of every tensor of a message."""
+        chosen = {name: self.codec_for(name, x.shape, x.dtype.name) for name, x in tensors.items()}
+        return with_common_thresholds(chosen, tensors) if self.whole_model else chosen
 
 
 PlanLike = Plan | CodecLike

@@ -120,13 +120,14 @@ class Protocol:
         point = sent.model
         if self.carries == "ghost" and server.previous is not None:
             point = server.previous.astype(np.float32) + point
-        worker = replace(worker, point=point, downlink=sent.worker, round=server.round)
+        worker = Worker(worker.index, worker.layout, point, worker.uplink, sent.worker, server.round)
         return Delivered(sent.frames, replace(server, downlink=sent.server), worker, sent.was_reset)
 
     def respond(self, worker: Worker, gradient: Any, seed: int) -> Response:
         """Send a gradient, or w - w_local after local steps: whatever the server is to subtract."""
         sent = self.uplink.send(gradient, worker.uplink, fold(fold(seed, _UP), worker.index))
-        return Response(sent.frame, replace(worker, uplink=sent.state))
+        after = Worker(worker.index, worker.layout, worker.point, sent.state, worker.downlink, worker.round)
+        return Response(sent.frame, after)
 
     def advance(self, server: Server, frames: Mapping[int, bytes], step: float, seed: int) -> Server:
         """Decode and average the workers' frames in one pass, step, and publish what goes down."""

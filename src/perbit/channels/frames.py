@@ -127,14 +127,20 @@ def number(frame: Piece) -> int:
     return src.varint("sequence number") if flags & wire._STATEFUL else 0
 
 
-def overhead(frame: Piece) -> int:
-    """How many bytes of a frame say what it is: everything but the payload."""
-    src = Reader(memoryview(frame).cast("B"))
-    if src.take(_SEQUENCE_AT, "head")[5] & wire._STATEFUL:
-        src.varint("sequence number")
-        src.take(DIGEST_BYTES, "digest")
-    src.take(src.varint("length of the directory"), "directory")
-    return src.position + 4
+def overhead(frame: bytes) -> int:
+    """How many bytes of a good frame say what it is: everything but the payload."""
+    at = _SEQUENCE_AT
+    if frame[5] & wire._STATEFUL:
+        at = _after_varint(frame, at) + DIGEST_BYTES
+    directory_at = _after_varint(frame, at)
+    length = sum((byte & 0x7F) << 7 * i for i, byte in enumerate(frame[at:directory_at]))
+    return directory_at + length + 4
+
+
+def _after_varint(frame: bytes, at: int) -> int:
+    while frame[at] & 0x80:
+        at += 1
+    return at + 1
 
 
 def _read_any(frame: Piece, layout: Layout) -> Opened:

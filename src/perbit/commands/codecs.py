@@ -7,6 +7,7 @@ import argparse
 import perbit
 from perbit import registry
 from perbit.commands.common import EXIT_OK, json_option, print_json
+from perbit.listing import about
 from perbit.spec import signature
 
 
@@ -28,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
             "call": signature(cls),
             "takes": cls.takes,
             "gives": cls.gives,
-            "about": (cls.__doc__ or "").strip().splitlines()[0],
+            "about": about(cls),
         }
         for cls in found.values()
     ]

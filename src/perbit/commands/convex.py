@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from perbit.sim.convex import run as convex_run
 from perbit.sim.convex.problem import Kind, Problem
 from perbit.sim.convex.run import Progress, Settings
 
-SECONDS_BETWEEN_CHECKPOINTS = 2.0
+SECONDS_BETWEEN_CHECKPOINTS = float(os.environ.get("PERBIT_CHECKPOINT_SECONDS") or 2)
 
 
 def add_options(command: argparse.ArgumentParser) -> None:

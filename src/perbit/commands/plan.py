@@ -28,6 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--small", default="raw", metavar="SPEC", help="what small tensors get (default raw)")
     parser.add_argument("--small-below", type=int, default=1024, metavar="N", help="smaller is small (default 1024)")
     parser.add_argument("--flat-too", action="store_true", help="one-dimensional tensors are not small by themselves")
+    parser.add_argument("--whole-model", action="store_true", help="one topk threshold for all tensors together")
     parser.add_argument("--seed", type=int, default=0, help="fixes every random choice (default 0)")
     threads_option(parser)
     json_option(parser)
@@ -36,7 +37,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     perbit.set_threads(options.threads)
     plan = Plan.of(
-        options.spec, map(split_rule, options.rule), options.small, options.small_below, not options.flat_too
+        options.spec,
+        map(split_rule, options.rule),
+        options.small,
+        options.small_below,
+        flat_is_small=not options.flat_too,
+        whole_model=options.whole_model,
     )
     tensors = files.read_tensors(options.model)
     if isinstance(tensors, np.ndarray):

@@ -1,6 +1,6 @@
 """Perbit's own codecs, one family a file; importing this package registers them all."""
 
-from perbit.families import (
+from perbit.families import (  # noqa: F401
     bloom,
     choice,
     eden,
@@ -24,28 +24,3 @@ from perbit.families import (
     threelc,
     uniform,
 )
-
-__all__ = [
-    "bloom",
-    "choice",
-    "eden",
-    "entropy",
-    "fitdexp",
-    "fitpoly",
-    "formats",
-    "fp",
-    "gapcodes",
-    "general",
-    "mwl2",
-    "natural",
-    "nuqsgd",
-    "positions",
-    "qsgd",
-    "randk",
-    "sign",
-    "sketches",
-    "sparse",
-    "terngrad",
-    "threelc",
-    "uniform",
-]

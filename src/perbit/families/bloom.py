@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -92,7 +93,7 @@ class Bloom(PositionCodec):
         """
         n_bytes = self.filter_bytes(count)
         if self.blocked:
-            return blocked_fpr(count * self.hashes * _WORD / (8 * n_bytes), self.hashes)
+            return blocked_fpr(count, 8 * n_bytes // (self.hashes * _WORD), self.hashes)
         return float((1 - (1 - 1 / (8 * n_bytes)) ** (self.hashes * count)) ** self.hashes)
 
     def encode(self, positions: U32, n: int) -> bytes:
@@ -142,20 +143,24 @@ class Bloom(PositionCodec):
         return accepted[:count]
 
 
-def blocked_fpr(load: float, hashes: int) -> float:
-    """The rate of a blocked filter with `load` positions a block: each word of a block holds one bit of each of its positions.
+def blocked_fpr(count: float, blocks: int, hashes: int) -> float:
+    """The rate of a blocked filter: each word of a block holds one bit of each position that falls into the block.
 
-    How many positions share a block is Poisson distributed; a block with j of them accepts with (1 - (31/32)^j)^hashes.
+    How many of the positions share a block is binomial; a block with j of them accepts with (1 - (31/32)^j)^hashes.
     """
-    j = np.arange(int(load + 12 * math.sqrt(load)) + 30)
-    log_factorials = np.concatenate([[0.0], np.cumsum(np.log(j[1:]))])
-    weights = np.exp(j * math.log(load) - load - log_factorials)
+    load = count / blocks
+    j = np.arange(1, min(int(count), int(load + 12 * math.sqrt(load)) + 30) + 1)
+    ways = np.cumsum(np.log((count + 1 - j) / j))
+    weights = np.exp(ways - j * math.log(blocks) + (count - j) * math.log1p(-1 / blocks))
     return float(weights @ (1 - (1 - 1 / _WORD) ** j) ** hashes)
 
 
+@lru_cache
 def _largest_load(fpr: float, hashes: int) -> float:
-    low, high = 1e-6, 1e4
+    """The most positions a block may hold on average in a large filter."""
+    blocks = 1 << 20
+    low, high = 1e-5, 1e3
     while high > low * (1 + 1e-9):
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if blocked_fpr(middle, hashes) <= fpr else (low, middle)
+        low, high = (middle, high) if blocked_fpr(middle * blocks, blocks, hashes) <= fpr else (low, middle)
     return low

@@ -130,7 +130,7 @@ class Fp(Quantizer):
             raise DecodeError(f"fp: spread {spread} is out of range")
         positive = magnitudes(*self._format)
         if self.reconstruct == "centroid":
-            positive[1:] *= (128 + np.frombuffer(data, np.uint8, codes, _HEAD.size)) / 256
+            positive[1:] *= (128 + np.frombuffer(data, np.uint8, codes, _HEAD.size).astype(np.float64)) / 256
         table = scaled_table(_mirrored(positive), 1 / scale)
         return Dequantizer(table, prior=_prior(*self._format, check_shape(index, "fp"), spread))
 

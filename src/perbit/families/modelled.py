@@ -105,9 +105,7 @@ def _table(prior: Modelled, index: int) -> U32:
 
 
 _SIXTEENTHS = 16
-_ROOT = math.sqrt(
-    math.sqrt(math.sqrt(math.sqrt(2.0)))
-)  # 2^(1/16); square roots are exact IEEE operations, powers are not
+_ROOT = math.sqrt(math.sqrt(math.sqrt(math.sqrt(2.0))))  # 2^(1/16): square roots are exact IEEE operations
 MAX_SPREAD = _SIXTEENTHS * 120
 
 

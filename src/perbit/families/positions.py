@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from perbit.bits import Piece, Reader, Writer, varint
 from perbit.codec import PositionCodec
@@ -82,8 +81,9 @@ class Golomb(PositionCodec):
 
     def n_bytes(self, positions: U32, n: int) -> int:
         b = _best_parameter(positions)
-        absent: NDArray[np.int64] = np.diff(positions.astype(np.int64), prepend=-1) - 1
-        return 1 + (positions.size * (b + 1) + int((absent >> b).sum()) + 7) // 8
+        absent = np.diff(positions, prepend=np.uint32(0))
+        absent[1:] -= 1
+        return 1 + (positions.size * (b + 1) + int((absent >> np.uint32(b)).sum(dtype=np.uint64)) + 7) // 8
 
     def decode(self, data: Piece, n: int, count: int) -> U32:
         if len(data) < 1 or data[0] > 31:
@@ -124,8 +124,7 @@ class Rle(PositionCodec):
         if (int(ends[-1]) if runs else 0) != count:
             raise DecodeError(f"rle: the runs do not hold {count} positions")
         lengths = np.diff(ends, prepend=0)
-        before: U32 = np.repeat(absent, lengths)
-        return before + np.arange(count, dtype=np.uint32)
+        return np.asarray(np.repeat(absent, lengths) + np.arange(count, dtype=np.uint32), np.uint32)
 
 
 @register

@@ -8,7 +8,7 @@ from perbit.kernels.api import U32, Buffer
 from perbit.kernels.reference.checks import MAX_LENGTH, require
 
 CLASSES, NODES, LEARNT_BITS = 33, 4, 2
-DENSITIES, PAIRS = 64, 256
+DENSITIES = 64
 STATE_BITS, LAST_COUNT = 22, 252
 CERTAIN = (1 << STATE_BITS) - 1
 
@@ -79,7 +79,7 @@ class BitDecoder:
 
 
 class GapModel:
-    """Probabilities of every decision, [p, times seen] in three contexts."""
+    """The probability of every decision as [p, times seen], in three kinds of context."""
 
     def __init__(self, n: int, count: int) -> None:
         goes_on, self.one = [], []
@@ -88,12 +88,10 @@ class GapModel:
             self.one.append((absent << STATE_BITS) // ((1 << 32) + absent))
             goes_on.append(absent >> (32 - STATE_BITS))
             absent = absent * absent >> 32
-        start: list[int] = []
+        self.start: list[int] = []
         for c in range(CLASSES):
-            start += [goes_on[c], self.one[c - min(c, 1)], self.one[c - min(c, 2)], self.one[c - min(c, 2)]]
-        self.pair, self.few, self.many = (
-            [[p, 0] for p in start for _ in range(contexts)] for contexts in (PAIRS, DENSITIES, DENSITIES)
-        )
+            self.start += [goes_on[c], self.one[c - min(c, 1)], *2 * [self.one[c - min(c, 2)]]]
+        self.learnt: dict[tuple[int, int, int], list[int]] = {}  # by kind of context, node and context
         mean = n // count
         self.last = self.before = mean.bit_length() - 1
         self.few_mean = self.many_mean = _log(mean)
@@ -125,8 +123,9 @@ class GapModel:
         return result
 
     def _learnt_bit(self, coder: BitEncoder | BitDecoder, bit: int, node: int, at: tuple[int, int, int]) -> int:
-        pair = self.pair[node * PAIRS + at[0]]
-        few, many = self.few[node * DENSITIES + at[1]], self.many[node * DENSITIES + at[2]]
+        pair, few, many = (
+            self.learnt.setdefault((kind, node, context), [self.start[node], 0]) for kind, context in enumerate(at)
+        )
         bit = coder.bit(bit, _probability((pair[0] + few[0] + 2 * many[0]) >> (STATE_BITS + 2 - 16)))
         for state in (pair, few, many):
             p, seen = state

@@ -203,12 +203,8 @@ def _deliver(
         key = (id(workers[i].downlink), i % groups) if groups else (-1, i)
         if key in known:
             delivered = known[key]
-            workers[i] = replace(
-                workers[i],
-                point=delivered.worker.point,
-                downlink=delivered.worker.downlink,
-                round=delivered.worker.round,
-            )
+            same, own = delivered.worker, workers[i]
+            workers[i] = Worker(i, own.layout, same.point, own.uplink, same.downlink, same.round)
         else:
             delivered = protocol.deliver(server, workers[i], seed)
             known[key] = delivered

@@ -1,0 +1,320 @@
+"""Every preset's equations on small cases worked by hand, partial participation, and the laws over all presets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import perbit
+from perbit import presets, theory
+from perbit.channels import Layout, Shifted, Summed
+from perbit.downlinks import PerWorker, Shared
+from perbit.protocol import Protocol, Server, Worker
+
+EACH_PRESET = pytest.mark.parametrize("name", presets.PRESETS)
+HALF = "qsgd(1, bucket=0)"
+
+
+def small(name: str) -> Protocol:
+    """A preset with codecs that suit twelve values."""
+    preset = presets.PRESETS[name]
+    if name == "deep_gradient_compression":
+        return preset.make(up="topk(0.3)", warmup_rounds=3)
+    if name == "rand_mcm_averaged":
+        return preset.make(reset_every=7)
+    return preset.make()
+
+
+def play(
+    protocol: Protocol, rounds: int, n_workers: int = 4, n: int = 12, participation: float = 1.0, step: float = 0.1
+) -> tuple[Server, list[Worker], int]:
+    """Quadratics ½|w - c_i|²; the number of resets is counted."""
+    rng = np.random.default_rng(1)
+    centres = rng.normal(size=(n_workers, n))
+    server, workers = protocol.init(np.zeros(n, np.float32), n_workers)
+    resets = 0
+    for k in range(rounds):
+        present = [i for i in range(n_workers) if rng.random() < participation] or [0]
+        frames = {}
+        for i in present:
+            delivered = protocol.deliver(server, workers[i], seed=k)
+            server, resets = delivered.server, resets + delivered.was_reset
+            gradient = delivered.worker.point - centres[i]
+            response = protocol.respond(delivered.worker, gradient.astype(np.float32), seed=k)
+            frames[i], workers[i] = response
+        server = protocol.advance(server, frames, step, seed=k)
+    return server, workers, resets
+
+
+def one_round(
+    protocol: Protocol, gradients: list[list[float]], model: list[float], step: float
+) -> tuple[Server, list[Worker]]:
+    """Send these gradients, step, and deliver the result to every worker."""
+    server, workers = protocol.init(np.array(model, np.float32), len(gradients))
+    frames = {}
+    for i, gradient in enumerate(gradients):
+        frames[i], workers[i] = protocol.respond(workers[i], np.array(gradient, np.float32), seed=i)
+    server = protocol.advance(server, frames, step, seed=0)
+    for i in range(len(workers)):
+        delivered = protocol.deliver(server, workers[i], seed=0)
+        server, workers[i] = delivered.server, delivered.worker
+    return server, workers
+
+
+# --- laws -------------------------------------------------------------------------------------------------------------
+
+
+@EACH_PRESET
+def test_ends_agree_after_many_rounds(name: str) -> None:
+    """Server and workers hold bit-identical memories, and the same run gives the same bits."""
+    protocol = small(name)
+    server, workers, _ = play(protocol, 40)
+    again, _, _ = play(protocol, 40)
+    assert server.model.tobytes() == again.model.tobytes()
+    for worker in workers:
+        up = server.uplinks.get(worker.index)
+        assert protocol.uplink.digest(up) == protocol.uplink.digest(worker.uplink)
+        shared = [protocol.uplink.shared(state.memory) for state in (up, worker.uplink)]
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(*shared, strict=True))
+    _check_downlink(protocol, server, workers)
+
+
+def _check_downlink(protocol: Protocol, server: Server, workers: list[Worker]) -> None:
+    for i in range(len(workers)):
+        delivered = protocol.deliver(server, workers[i], seed=99)
+        server, worker = delivered.server, delivered.worker
+        if isinstance(protocol.downlink, Shared):
+            state = server.downlink[i % protocol.downlink.groups].state
+        elif isinstance(protocol.downlink, PerWorker):
+            state = server.downlink.states.get(i)
+        else:
+            continue
+        channel = protocol.downlink.channel
+        assert channel.digest(state) == channel.digest(worker.downlink)
+        for a, b in zip(channel.shared(state.memory), channel.shared(worker.downlink.memory), strict=True):
+            assert a.tobytes() == b.tobytes()
+
+
+@EACH_PRESET
+def test_workers_may_miss_rounds(name: str) -> None:
+    server, _, _ = play(small(name), 60, participation=0.4, step=0.05)
+    if name != "model_difference":  # made to fail
+        assert np.isfinite(server.model).all()
+        assert np.abs(server.model).max() < 20
+
+
+@EACH_PRESET
+def test_a_lost_uplink_is_noticed_and_sent_again(name: str) -> None:
+    protocol = small(name)
+    server, workers = protocol.init(np.zeros(12, np.float32), 1)
+    gradient = np.arange(12, dtype=np.float32)
+    lost = protocol.respond(workers[0], gradient, seed=0)
+    again = protocol.respond(workers[0], gradient, seed=0)  # the state was not kept: the same frame
+    assert again.frame == lost.frame
+    careless = protocol.respond(lost.worker, gradient, seed=1)
+    with pytest.raises(perbit.StateMismatch, match="frame 0 did not arrive"):
+        protocol.advance(server, {0: careless.frame}, 0.1, seed=0)
+    server = protocol.advance(server, {0: again.frame}, 0.1, seed=0)
+    with pytest.raises(perbit.StateMismatch, match="received before"):
+        protocol.advance(server, {0: again.frame}, 0.1, seed=0)
+
+
+@EACH_PRESET
+def test_every_preset_says_where_it_comes_from(name: str) -> None:
+    text = presets.PRESETS[name].make.__doc__ or ""
+    assert len(text) > 60
+    if name not in ("sgd", "update_compression", "model_compression"):
+        assert "Differs from" in text, name
+
+
+def test_a_model_of_tensors() -> None:
+    """Channels, protocols and presets take named tensors just like vectors."""
+    model = {"w": np.ones((3, 4), np.float32), "b": np.zeros(3, np.float32)}
+    for name in ("sgd", "mcm", "fedavg_topk_ef", "rand_mcm"):
+        protocol = presets.PRESETS[name].make()
+        server, workers = protocol.init(model, 2)
+        response = protocol.respond(workers[1], model, seed=0)
+        server = protocol.advance(server, {1: response.frame}, 0.5, seed=0)
+        worker = protocol.deliver(server, response.worker, seed=0).worker
+        assert {key: value.shape for key, value in worker.model.items()} == {"w": (3, 4), "b": (3,)}
+
+
+# --- equations, by hand (raw codecs, so that C(x) = x, unless a sparsifier is needed) ---------------------------------
+
+
+def test_sgd_averages_and_steps() -> None:
+    server, workers = one_round(presets.sgd(), [[1, 0], [3, 4]], [1, 1], step=0.5)
+    assert server.model.tolist() == [0, 0]
+    assert workers[0].point.tolist() == [0, 0]
+
+
+def test_diana_by_hand() -> None:
+    """ĝ = h + C(g - h), h += αC(g - h): with C = identity the gradient is exact and the memory follows."""
+    server, workers = one_round(presets.diana("raw", alpha=0.5), [[2.0], [4.0]], [0], step=1)
+    assert server.model.tolist() == [-3]
+    assert [w.uplink.memory[0].tolist() for w in workers] == [[1.0], [2.0]]
+    assert [server.uplinks.get(i).memory[0].tolist() for i in (0, 1)] == [[1.0], [2.0]]
+
+
+def test_mcm_by_hand() -> None:
+    """Ω = w - H; ŵ = H + C(Ω); H += αC(Ω), with C = top-1 of two values."""
+    protocol = presets.mcm("raw", "topk(k=1)", alpha_down=0.5)
+    server, workers = one_round(protocol, [[-4, 2]], [0, 0], step=1)
+    assert server.model.tolist() == [4, -2]  # the server's model is exact
+    assert workers[0].point.tolist() == [4, 0]  # H + C(w - H) with H = 0
+    assert workers[0].downlink.memory[0].tolist() == [2, 0]
+
+
+def test_artemis_and_update_compression_by_hand() -> None:
+    server, workers = one_round(presets.artemis("raw", "topk(k=1)"), [[-4, 2]], [0, 0], step=1)
+    assert server.model.tolist() == [4, 0]  # degraded: the server steps with what it sent
+    assert workers[0].point.tolist() == [4, 0]
+    server, workers = one_round(presets.update_compression("raw", "topk(k=1)"), [[-4, 2]], [0, 0], step=1)
+    assert server.model.tolist() == [4, -2]
+    assert workers[0].point.tolist() == [4, 0]
+
+
+def test_double_squeeze_and_dore_keep_the_rest() -> None:
+    server, _ = one_round(presets.double_squeeze("raw", "topk(k=1)"), [[-4, 2]], [0, 0], step=1)
+    assert server.model.tolist() == [4, 0]
+    assert server.downlink[0].state.memory[1][0].tolist() == [0, -2]  # E: what was not sent
+    server, _ = one_round(presets.dore("raw", "topk(k=1)", beta=0.5), [[-4, 2]], [0, 0], step=1)
+    assert server.model.tolist() == [2, 0]  # w + β·C(q)
+    assert server.downlink[0].state.memory[1][0].tolist() == [0, -2]
+
+
+def test_model_and_difference_compression_by_hand() -> None:
+    _, workers = one_round(presets.model_compression("raw", "topk(k=1)"), [[-4, 2]], [1, 9], step=1)
+    assert workers[0].point.tolist() == [0, 7]  # C(w)
+    _, workers = one_round(presets.model_difference("raw", "topk(k=1)"), [[-4, 2]], [1, 9], step=1)
+    assert workers[0].point.tolist() == [5, 9]  # ŵ + C(w - ŵ)
+    assert workers[0].downlink.memory[0].tolist() == [5, 9]
+
+
+def test_ghost_by_hand() -> None:
+    server, workers = one_round(presets.ghost("raw", "topk(k=1)"), [[-4, 2]], [1, 9], step=1)
+    assert server.model.tolist() == [5, 7]
+    assert workers[0].point.tolist() == [5, 9]  # w_{k-1} - γC(g)
+
+
+def test_ecq_co3_and_ef21_by_hand() -> None:
+    for protocol, memory in (
+        (presets.ecq_sgd("topk(k=1)"), [0, 2]),
+        (presets.co3("topk(k=1)"), [0, 2]),
+        (presets.ef21("topk(k=1)"), [-4, 0]),
+    ):
+        server, workers = one_round(protocol, [[-4, 2]], [0, 0], step=1)
+        assert server.model.tolist() == [4, 0]
+        assert workers[0].uplink.memory[0].tolist() == memory, protocol.name
+
+
+def test_fedavg_topk_ef_leaves_biases_alone() -> None:
+    protocol = presets.fedavg_topk_ef(ratio=0.25)
+    model = {"w": np.zeros((2, 2), np.float32), "b": np.zeros(2, np.float32)}
+    server, workers = protocol.init(model, 1)
+    change = {"w": np.array([[1, 2], [3, 4]], np.float32), "b": np.array([5, 6], np.float32)}
+    response = protocol.respond(workers[0], change, seed=0)
+    server = protocol.advance(server, {0: response.frame}, 1.0, seed=0)
+    got = protocol.deliver(server, response.worker, seed=0).worker.model
+    assert got["w"].tolist() == [[0, 0], [0, -4]]
+    assert got["b"].tolist() == [-5, -6]
+
+
+def test_rand_mcm_gives_each_worker_its_own_draw() -> None:
+    gradients = [list(range(-6, 6)) for _ in range(4)]
+    _, workers = one_round(presets.rand_mcm("raw", HALF), gradients, [0] * 12, step=1)
+    assert len({worker.point.tobytes() for worker in workers}) > 1
+    _, workers = one_round(presets.mcm("raw", HALF), gradients, [0] * 12, step=1)
+    assert len({worker.point.tobytes() for worker in workers}) == 1
+    _, workers = one_round(presets.rand_mcm_groups("raw", HALF, groups=2), gradients, [0] * 12, step=1)
+    assert workers[0].point.tobytes() == workers[2].point.tobytes() != workers[1].point.tobytes()
+
+
+def test_averaged_memory_is_the_mean_of_the_workers() -> None:
+    protocol = presets.rand_mcm_averaged("raw", HALF, reset_every=1000)
+    server, workers, _ = play(protocol, 25, participation=0.5)
+    held = np.mean([worker.downlink.memory for worker in workers], axis=0)
+    assert np.allclose(server.downlink.memory, held, atol=1e-6)
+    _, _, resets = play(presets.rand_mcm_averaged("raw", HALF, reset_every=5), 25)
+    assert resets == 4 * 4  # after rounds 5, 10, 15 and 20, for each of 4 workers
+
+
+def test_memories_on_disk_give_the_same_run(tmp_path: Path) -> None:
+    in_memory, _, _ = play(presets.rand_mcm(), 15, participation=0.6)
+    on_disk, _, _ = play(presets.rand_mcm(folder=str(tmp_path)), 15, participation=0.6)
+    assert in_memory.model.tobytes() == on_disk.model.tobytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["downlinks.f32", "uplinks.f32"]
+
+
+# --- catching up ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("catch_up", ["cheapest", "replay", "reset"])
+@pytest.mark.parametrize("away", [1, 2, 5, 40])
+def test_a_worker_that_was_away_catches_up(catch_up: str, away: int) -> None:
+    channel = Shifted(perbit.channels.Direct("qsgd(1, bucket=0) | rans"))
+    protocol = Protocol.of("mcm", perbit.channels.Direct("raw"), Shared(channel, catch_up=catch_up, keep=30))  # type: ignore[arg-type]
+    server, workers = protocol.init(np.zeros(300, np.float32), 2)
+    rng = np.random.default_rng(0)
+    for k in range(away):
+        present = protocol.deliver(server, workers[0], seed=k).worker
+        response = protocol.respond(present, rng.normal(size=300).astype(np.float32), seed=k)
+        server, workers[0] = protocol.advance(server, {0: response.frame}, 0.1, seed=k), response.worker
+    here, late = (protocol.deliver(server, worker, seed=0) for worker in workers)
+    assert late.worker.point.tobytes() == here.worker.point.tobytes()
+    assert late.worker.downlink.memory[0].tobytes() == here.worker.downlink.memory[0].tobytes()
+    n_bytes = sum(map(len, late.frames))
+    reset_bytes = len(channel.reset(server.downlink[0].before)) + len(late.frames[-1])
+    assert late.was_reset == (away > 30 or (catch_up == "reset" and away > 1) or n_bytes >= reset_bytes)
+    if catch_up == "cheapest":
+        assert n_bytes <= reset_bytes
+
+
+def test_absent_workers_count_as_their_memories() -> None:
+    """With half of the workers, DIANA's estimate is h̄ + mean over those present of C(g - h): unbiased for all of them."""
+    protocol = presets.diana("raw", alpha=1.0)
+    server, workers = protocol.init(np.zeros(1, np.float32), 2)
+    frames = {}
+    for i, gradient in enumerate([2.0, 6.0]):
+        frames[i], workers[i] = protocol.respond(workers[i], np.array([gradient], np.float32), seed=0)
+    server = protocol.advance(server, frames, 1.0, seed=0)  # h = [2, 6], w = -4
+    frame, _ = protocol.respond(workers[0], np.array([3.0], np.float32), seed=1)
+    server = protocol.advance(server, {0: frame}, 1.0, seed=1)  # ĝ = 4 + (3 - 2) = 5
+    assert server.model.tolist() == [-9]
+    assert server.expected is not None
+    assert server.expected.tolist() == [4.5]
+
+
+def test_a_round_without_workers_is_refused() -> None:
+    server, _ = presets.sgd().init(np.zeros(2, np.float32), 2)
+    with pytest.raises(perbit.EncodeError, match="at least one worker"):
+        presets.sgd().advance(server, {}, 1.0, seed=0)
+
+
+# --- theory helpers ---------------------------------------------------------------------------------------------------
+
+
+def test_step_bounds_use_the_declared_omega() -> None:
+    omega, n_workers, L = 10.0, 20, 3.0  # qsgd(1) on 100 values: √100
+    layout = Layout.of(100)
+    for name in ("diana", "artemis", "mcm", "ghost"):
+        protocol = presets.PRESETS[name].make()
+        bound = {
+            "diana": theory.step_unidirectional(L, n_workers, omega),
+            "artemis": theory.step_degraded(L, n_workers, omega, omega),
+            "mcm": theory.step_mcm(L, n_workers, omega, omega),
+            "ghost": theory.step_ghost(L, n_workers, omega, omega),
+        }[name]
+        assert presets.step_bound(name, L, n_workers, layout, protocol) == pytest.approx(bound)
+    # with large ω MCM may step further than Artemis, by about √ω
+    big = 1e6
+    gain = theory.step_mcm(1, 1, big, big) / theory.step_degraded(1, 1, big, big)
+    assert gain == pytest.approx(np.sqrt(big) / (3 * np.sqrt(2)), rel=0.01)
+
+
+def test_summed_is_used_where_updates_are_carried() -> None:
+    protocol = presets.artemis()
+    assert isinstance(protocol.downlink, Shared)
+    assert isinstance(protocol.downlink.channel, Summed)
