@@ -24,7 +24,7 @@ F64 = NDArray[np.float64]
 Segment = tuple[int, int]
 
 FLOAT_MAX = float(np.finfo(np.float32).max)
-MAX_DEGREE = 15
+MAX_DEGREE, MAX_SEGMENTS = 15, 4096
 TOLERANCE = 1e-4  # "auto" splits until the squared error is this share of the energy, …
 MAX_AUTO = 64  # … or there are so many segments
 
@@ -51,7 +51,7 @@ class FitPoly(SortingCodec):
     def __post_init__(self) -> None:
         _check_range("degree", self.degree, 0, MAX_DEGREE)
         if self.segments != "auto":
-            _check_range("segments", self.segments, 1, 1 << 20)
+            _check_range("segments", self.segments, 1, MAX_SEGMENTS)
         if self.bits not in (16, 32) or isinstance(self.bits, bool):
             raise ValueError(f"bits must be 16 or 32, got {self.bits}")
         check_order(self.order)
@@ -88,7 +88,7 @@ class FitPoly(SortingCodec):
         return "<f4" if self.bits == 32 else "<f2"
 
     def _read_ends(self, src: Reader, n: int) -> list[Segment]:
-        count = src.varint("number of segments", n)
+        count = src.varint("number of segments", min(n, MAX_SEGMENTS))
         if (count == 0) != (n == 0):
             raise DecodeError(f"fitpoly: {count} segments cannot hold {n} values")
         segments, lo = [], 0
