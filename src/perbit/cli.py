@@ -17,6 +17,7 @@ COMMANDS = {
     "codecs": "list every codec with its parameters",
     "encode": "encode the arrays of a file as one frame",
     "decode": "decode a frame back into arrays",
+    "plan": "say which tensor of a model gets which codec, and its bytes",
     "inspect": "say what a frame holds and where its bytes go",
     "bench": "measure kernels and codecs as ratios to memcpy and to their peers",
     "fit": "fit normal, Laplace and GenNorm to every tensor of a file",
