@@ -19,7 +19,11 @@ from perbit.files import read_tensors, write_atomically
 from perbit.plan import Plan
 
 Tensors = dict[str, NDArray[Any]]
-PARTS = {"positions": "positions", "keys": "positions", "order": "order"}  # sections by part; all others belong to the values
+PARTS = {
+    "positions": "positions",
+    "keys": "positions",
+    "order": "order",
+}  # sections by part; all others belong to the values
 REPEATS = 5
 COLORS = {"positions": "#4477aa", "order": "#ccbb44", "values": "#ee6677", "frame": "#bbbbbb"}
 
