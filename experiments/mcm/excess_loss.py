@@ -61,25 +61,29 @@ def main() -> None:
     parser = options(__doc__ or "")
     parser.add_argument("--sets", default="phishing,a9a,w8a")
     parser.add_argument("--epochs", type=float, default=450)
+    parser.add_argument("--step", type=float, default=1.0, help="times 1/L")
     arguments = parser.parse_args()
     for name in arguments.sets.split(","):
         problem = dataset(arguments.data, name)
         epochs = arguments.epochs * SHARE_OF_EPOCHS[name]
         rounds = int(epochs * (problem.n_rows // BATCH[name]))
-        step = 1 / problem.smoothness_frobenius  # γ = 1/L with the authors' L
+        step = arguments.step / problem.smoothness_frobenius  # with the authors' L
         settings = Settings(rounds, step, BATCH[name], seed=arguments.seed)
         print(f"{name}: {rounds} rounds, step {step:.4f}", flush=True)
         results = [measure(problem, algorithm, settings) for algorithm in ("sgd", "diana", "mcm", "artemis", "dore")]
         content = {
             "dataset": name,
             "epochs": epochs,
+            "step_times_L": arguments.step,
             "text": TEXT[name],
             "verdict": verdict(name, results, epochs),
             "bytes_at_equal_loss": bytes_at_equal_loss(results),
             "results": results,
         }
         print(content["bytes_at_equal_loss"])
-        save(arguments.output, f"excess_loss_{name}", content, f"{name}: excess loss, γ = 1/L, s = 1, N = 20")
+        suffix = "" if arguments.step == 1 else f"_step_{arguments.step:g}"
+        title = f"{name}: excess loss, γ = {arguments.step:g}/L, s = 1, N = 20"
+        save(arguments.output, f"excess_loss_{name}{suffix}", content, title)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,9 @@ VARIANTS = ("mcm", "update_compression", "model_compression", "model_difference"
 def main() -> None:
     parser = options(__doc__ or "")
     parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--sets", default="phishing,a9a")
     arguments = parser.parse_args()
-    for name in ("phishing", "a9a"):
+    for name in arguments.sets.split(","):
         problem = dataset(arguments.data, name)
         rounds = arguments.epochs * (problem.n_rows // BATCH[name])
         settings = Settings(rounds, 1 / problem.smoothness_frobenius, BATCH[name], seed=arguments.seed)

@@ -9,8 +9,18 @@ True
 (100000,)
 """
 
+from perbit.budget import fit_budget, solve_k, topk_bits
 from perbit.codec import Codec
-from perbit.errors import DecodeError, EncodeError, LimitError, NonFiniteError, PerbitError, SpecError, StateMismatch
+from perbit.errors import (
+    BudgetError,
+    DecodeError,
+    EncodeError,
+    LimitError,
+    NonFiniteError,
+    PerbitError,
+    SpecError,
+    StateMismatch,
+)
 from perbit.listing import codecs
 from perbit.parallel import get_threads, set_threads
 from perbit.plan import Plan, codec
@@ -20,6 +30,7 @@ from perbit.wire import decode, decode_add, dumps, encode, inspect, loads
 __version__ = "0.1.0"
 
 __all__ = [
+    "BudgetError",
     "Codec",
     "DecodeError",
     "EncodeError",
@@ -35,9 +46,12 @@ __all__ = [
     "decode_add",
     "dumps",
     "encode",
+    "fit_budget",
     "get_threads",
     "inspect",
     "loads",
     "register",
     "set_threads",
+    "solve_k",
+    "topk_bits",
 ]

@@ -2,6 +2,7 @@
 
 PerbitError
 ├── SpecError          a codec spec that cannot be read or does not compose
+├── BudgetError        a budget of bytes that no parameter meets (also a ValueError)
 ├── EncodeError        values that cannot be coded (also a ValueError)
 │   └── NonFiniteError NaN or infinity in the input
 └── DecodeError        bytes that are not a valid frame (also a ValueError)
@@ -18,6 +19,10 @@ class PerbitError(Exception):
 
 class SpecError(PerbitError, ValueError):
     """A codec spec that cannot be read or whose stages do not fit together."""
+
+
+class BudgetError(PerbitError, ValueError):
+    """No value of the free parameter gives a frame that fills the budget."""
 
 
 class EncodeError(PerbitError, ValueError):

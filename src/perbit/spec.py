@@ -3,9 +3,9 @@
     spec  = call { "|" call }
     call  = name [ "(" [ argument { "," argument } ] ")" ]
     argument = [ name "=" ] value
-    value = number | "text" | true | false | none | call          (a bare name is a codec, or text where text is wanted)
+    value = number | "text" | true | false | none | call | "?"    (a bare name is a codec, or text where text is wanted)
 
-`parse(str(codec)) == codec` for every codec.
+`parse(str(codec)) == codec` for every codec. A `?` makes the spec a template: a budget decides the value (template.py).
 """
 
 from __future__ import annotations
@@ -23,13 +23,20 @@ from perbit.errors import SpecError
 
 _TOKEN = re.compile(
     r"""\s*(?:(?P<number>[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?))
-    |(?P<name>[A-Za-z_][A-Za-z_0-9]*)|(?P<text>"(?:[^"\\]|\\.)*")|(?P<mark>[|(),=]))""",
+    |(?P<name>[A-Za-z_][A-Za-z_0-9]*)|(?P<text>"(?:[^"\\]|\\.)*")|(?P<mark>[|(),=?]))""",
     re.VERBOSE,
 )
 _WORDS: dict[str, object] = {"true": True, "false": False, "none": None}
 MAX_DEPTH = 8
 MAX_STAGES = 16
 MAX_TEXT = 10_000
+
+
+class Hole:
+    """The value of a `?`."""
+
+
+HOLE = Hole()
 
 
 @dataclass(frozen=True)
@@ -49,12 +56,17 @@ def parse(text: str) -> Codec:
     Traceback (most recent call last):
     perbit.errors.SpecError: topk gives floats but rans takes symbols; put a quantizer between them, e.g. topk(0.01) | qsgd(15) | rans
     """
+    return assemble([build(call) for call in parse_calls(text)])
+
+
+def parse_calls(text: str) -> list[Call]:
+    """The calls of a spec, nothing looked up yet."""
     if len(text) > MAX_TEXT:
         raise SpecError(f"a spec has at most {MAX_TEXT} characters, got {len(text)}")
     reader = _Parser(text)
     calls = reader.pipeline()
     reader.expect_end()
-    return assemble([build(call) for call in calls])
+    return calls
 
 
 def assemble(stages: list[Codec]) -> Codec:
@@ -145,6 +157,8 @@ class _Parser:
         if kind == "name":
             call = self.call()
             return _WORDS[call.name] if call.bare and call.name in _WORDS else call
+        if self.accept("?"):
+            return HOLE
         raise self.fail("a value")
 
 
@@ -185,6 +199,10 @@ def construct(cls: type[Codec], arguments: dict[str, Any]) -> Codec:
 
 
 def _argument(cls: type[Codec], name: str, value: Any) -> Any:
+    if value is HOLE:
+        raise SpecError(
+            f"{cls.name}({name}=?) leaves {name} open; perbit.fit_budget(tensors, spec, n_bits=...) finds it, or write a number"
+        )
     if not isinstance(value, Call):
         return value
     wants_codec = "Codec" in str(next(f.type for f in parameters(cls) if f.name == name))

@@ -16,18 +16,22 @@ from perbit.bits import Piece, Reader, Writer, varint
 from perbit.codec import Codec, FloatCodec, Pipeline, Rest, Shape, as_pipeline, size
 from perbit.errors import DecodeError, EncodeError, LimitError, NonFiniteError
 from perbit.families.formats import Raw
+from perbit.families.general import unzstd, zstd_size
 from perbit.kernels import K
 from perbit.kernels.api import F32
 from perbit.plan import CodecLike, PlanLike, as_plan, codec
 from perbit.randomness import fold, key_from_seed
-from perbit.wirespec import read_spec, write_spec
+from perbit.wirespec import MAX_BYTES as MAX_SPEC_BYTES
+from perbit.wirespec import read_spec, read_specs, write_spec
 
 MAGIC = b"pbit"
 VERSION = 1
 _MESSAGE, _STATEFUL, _PACKED_DIRECTORY = 1, 2, 4
 MAX_DIMENSIONS = 32
 DIGEST_BYTES = 8
-MAX_DIRECTORY = 1 << 24
+MAX_DIRECTORY = 1 << 23  # a directory may be compressed, so its size and its parts are bounded by themselves
+MAX_TENSORS = 1 << 16
+MAX_NAME = 1024
 DEFAULT_MAX_VALUES = 1 << 27  # what a frame may claim when the caller sets no limit ...
 DEFAULT_VALUES_PER_BYTE = 4096  # ... or this many values for each of its bytes, if that is more
 
@@ -123,6 +127,7 @@ def _directory(entries: list[Entry]) -> bytes:
     """The distinct specs, then name, dtype, shape and spec number of each tensor."""
     specs = list(dict.fromkeys(write_spec(entry.codec) for entry in entries))
     number = {spec: index for index, spec in enumerate(specs)}
+    _check_directory(entries, specs)
     out = Writer()
     out.varint(len(specs))
     for spec in specs:
@@ -132,6 +137,17 @@ def _directory(entries: list[Entry]) -> bytes:
         out.section(entry.name.encode())
         out.raw(_tensor_head(entry) + varint(number[write_spec(entry.codec)]))
     return out.join()
+
+
+def _check_directory(entries: list[Entry], specs: list[bytes]) -> None:
+    """Write nothing that no reader accepts."""
+    if len(entries) > MAX_TENSORS:
+        raise EncodeError(f"a message holds at most {MAX_TENSORS} tensors, got {len(entries)}; send several messages")
+    if sum(map(len, specs)) > MAX_SPEC_BYTES:
+        raise EncodeError(f"the {len(specs)} different specs need more than {MAX_SPEC_BYTES} bytes; use fewer")
+    for entry in entries:
+        if len(entry.name.encode()) > MAX_NAME:
+            raise EncodeError(f"a tensor's name has at most {MAX_NAME} bytes, got {entry.name[:50]!r}...")
 
 
 def _encode_payload(array: NDArray[Any], entry: Entry, name: str | None, out: Writer, key: int) -> None:
@@ -269,7 +285,10 @@ def read_header(frame: Piece, max_values: int | None = None) -> Header:
 def _open(frame: Piece, max_values: int | None) -> tuple[Reader, Header]:
     if not isinstance(frame, bytes | bytearray | memoryview):
         raise DecodeError(f"a frame is bytes, got {type(frame).__name__}")
-    view = memoryview(frame).cast("B")
+    try:
+        view = memoryview(frame).cast("B")
+    except (TypeError, ValueError) as error:
+        raise DecodeError(f"a frame is contiguous bytes: {error}") from None
     if len(view) < len(MAGIC) + 2 + 4 or view[:4] != MAGIC:
         raise DecodeError(f"not a perbit frame: it must start with {MAGIC!r} and have at least 10 bytes")
     if view[4] != VERSION:
@@ -306,21 +325,18 @@ def _read_header(src: Reader) -> Header:
 
 
 def _unpack_directory(packed: Piece) -> bytes:
-    try:
-        claimed = zstandard.frame_content_size(packed)
-        if not 0 <= claimed <= MAX_DIRECTORY:
-            raise DecodeError(f"the directory claims {claimed} bytes, at most {MAX_DIRECTORY} are allowed")
-        return zstandard.ZstdDecompressor().decompress(packed, max_output_size=claimed, allow_extra_data=False)
-    except zstandard.ZstdError as error:
-        raise DecodeError(f"directory: {error}") from error
+    claimed = zstd_size(packed)
+    if claimed > MAX_DIRECTORY:
+        raise DecodeError(f"the directory claims {claimed} bytes, at most {MAX_DIRECTORY} are allowed")
+    return unzstd(packed)
 
 
 def _read_directory(src: Reader) -> tuple[Entry, ...]:
-    specs = [read_spec(src) for _ in range(src.varint("number of specs", src.remaining))]
+    specs = read_specs(src, src.varint("number of specs", MAX_SPEC_BYTES))
     entries: dict[str, Entry] = {}
-    for _ in range(src.varint("number of tensors", src.remaining)):
+    for _ in range(src.varint("number of tensors", MAX_TENSORS)):
         try:
-            name = bytes(src.section("name")).decode()
+            name = bytes(src.take(src.varint("length of a name", MAX_NAME), "name")).decode()
         except UnicodeDecodeError:
             raise DecodeError("a tensor's name is not UTF-8") from None
         dtype, shape = _read_tensor_head(src)
@@ -397,9 +413,10 @@ def _check_expected(header: Header, expect: Mapping[str, Shape]) -> None:
 
 @contextmanager
 def _decoding() -> Iterator[None]:
-    """Whatever a decoder stumbles over is the frame's fault, and said so."""
+    """Whatever a decoder stumbles over is the frame's fault, and said so; numbers may overflow without a warning."""
     try:
-        yield
+        with np.errstate(all="ignore"):
+            yield
     except DecodeError:
         raise
     except (ValueError, OverflowError, IndexError) as error:

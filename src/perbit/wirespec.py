@@ -23,6 +23,7 @@ from perbit.spec import MAX_DEPTH, MAX_STAGES, _same, assemble, construct, param
 
 _NONE, _FALSE, _TRUE, _WHOLE, _NEGATIVE, _DECIMAL, _NEGATIVE_DECIMAL, _DOUBLE, _TEXT, _CODEC = range(10)
 MAX_NAME = 100
+MAX_BYTES = 1 << 16  # of all specs of a frame: reading them takes time that their compressed size does not show
 
 
 def write_spec(codec: Codec) -> bytes:
@@ -77,8 +78,20 @@ def _write_float(value: float) -> bytes:
     return bytes([_NEGATIVE_DECIMAL if sign else _DECIMAL]) + varint(mantissa) + varint(zigzag)
 
 
-def read_spec(src: Reader, depth: int = 0) -> Codec:
+def read_spec(src: Reader) -> Codec:
     """Read the codec that `write_spec` wrote."""
+    return read_specs(src, 1)[0]
+
+
+def read_specs(src: Reader, count: int) -> list[Codec]:
+    """Read several codecs in a row, which have at most MAX_BYTES together."""
+    window = Reader(src.view[src.position : src.position + MAX_BYTES])
+    codecs = [_read_pipeline(window, 0) for _ in range(count)]
+    src.take(window.position, "specs")
+    return codecs
+
+
+def _read_pipeline(src: Reader, depth: int) -> Codec:
     if depth > MAX_DEPTH:
         raise DecodeError(f"spec: codecs nest more than {MAX_DEPTH} deep")
     count = src.varint("number of stages", MAX_STAGES)
@@ -139,5 +152,5 @@ def _read_value(src: Reader, depth: int) -> Any:
     if tag == _TEXT:
         return _read_text(src)
     if tag == _CODEC:
-        return read_spec(src, depth + 1)
+        return _read_pipeline(src, depth + 1)
     raise DecodeError(f"spec: unknown parameter tag {tag}")

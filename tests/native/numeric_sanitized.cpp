@@ -135,6 +135,8 @@ static void statistics(size_t n) {
     crc32c(codes, n, uint32_t(rng()));
     feedback_add(x, y, n, 0.5f, out);
     axpy(out, x, n, 0.5f);
+    const size_t block = size_t(1) << below(std::bit_width(n));
+    if (n) hadamard(x, n - n % block, block, out);
 }
 
 static Heap<uint8_t> on_heap(const std::vector<uint8_t>& bytes) {

@@ -17,12 +17,10 @@ from perbit.bits import Reader, Writer
 from perbit.codec import Floats, Pipeline, Prior, Rest, SymbolCoder, symbol_dtype
 from perbit.errors import DecodeError
 from perbit.families.entropy import Pack
-from perbit.families.qsgd import Qsgd, bucket_scales
+from perbit.families.qsgd import Qsgd, bucket_scales, write_norms
 from perbit.kernels import CHUNK, K
 from perbit.kernels.api import F32
 from perbit.randomness import fold
-
-_FLOAT_MAX = np.float32(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,11 +39,11 @@ class Lean:
         if K.scan(x)[2]:
             return None
         levels, n = self.quantizer.levels, self.n
-        norm = np.minimum(K.bucket_norms(x, n, self.quantizer.norm), _FLOAT_MAX)
+        norm, side = write_norms(x, n, self.quantizer.norm)
         scale = bucket_scales(norm, levels)
         symbols = np.empty(n, symbol_dtype(2 * levels + 1))
         K.quantize_levels_random(x, scale, n, levels, fold(key, 1), 0, symbols)
-        out.section(norm.astype("<f4", copy=False).tobytes())
+        out.section(side)
         out.section(*self.rest.encode_symbols(symbols, 2 * levels + 1, self.prior))
         value = np.empty(n, np.float32)
         K.dequantize(symbols, self.table * norm[0], value)

@@ -153,16 +153,16 @@ def _quantize_blocks(x: F32, symbols: Symbols, levels: F32, seed: int) -> F32:
         unit = (np.sqrt(block) / norms).astype(np.float32)  # every row to unit variance
     unit[~np.isfinite(unit)] = 0
     x *= unit[:, None]
-    energy = np.einsum("ij,ij->i", x, x)
+    energy = np.einsum("ij,ij->i", x, x, dtype=np.float64)
     for turn in range(_TURNS):
         _turn(x, seed, turn)
     x *= _normalisation(block)
     K.quantize_codebook(x.reshape(-1), midpoints(levels), symbols)
     quantized = np.empty_like(x)
     K.dequantize(symbols, levels, quantized.reshape(-1))
-    along = np.einsum("ij,ij->i", x, quantized)
+    along = np.einsum("ij,ij->i", x, quantized, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        scales = energy.astype(np.float64) / along / unit
+        scales = energy / along / unit
     return np.where(np.isfinite(scales) & (unit > 0), np.minimum(scales, FLOAT_MAX), 0).astype(np.float32)
 
 

@@ -25,7 +25,7 @@ class Deflate(ByteCoder):
     examples = ("raw | deflate", "fp16 | deflate(9)", "uniform(3) | pack | deflate")
 
     def __post_init__(self) -> None:
-        if not 0 <= self.level <= 9:
+        if type(self.level) is not int or not 0 <= self.level <= 9:
             raise ValueError(f"level must be 0 to 9, got {self.level}")
 
     def encode(self, data: Piece) -> bytes:
@@ -55,18 +55,35 @@ class Zstd(ByteCoder):
     examples = ("raw | zstd", "bf16 | zstd(1)", "uniform(4) | pack | zstd")
 
     def __post_init__(self) -> None:
-        if not 1 <= self.level <= 22:
+        if type(self.level) is not int or not 1 <= self.level <= 22:
             raise ValueError(f"level must be 1 to 22, got {self.level}")
 
     def encode(self, data: Piece) -> bytes:
         return zstandard.ZstdCompressor(level=self.level).compress(data)
 
     def decode(self, data: Piece, n_bytes: int) -> bytes:
-        try:
-            claimed = zstandard.frame_content_size(data)
-            if claimed != n_bytes:  # checked first: the size in the stream decides how much is allocated
-                raise DecodeError(f"zstd: expected {n_bytes} bytes, the stream claims {claimed}")
-            decoder = zstandard.ZstdDecompressor(max_window_size=1 << 27)
-            return decoder.decompress(data, max_output_size=n_bytes, allow_extra_data=False)
-        except zstandard.ZstdError as error:
-            raise DecodeError(f"zstd: {error}") from error
+        claimed = zstd_size(data)
+        if claimed != n_bytes:
+            raise DecodeError(f"zstd: expected {n_bytes} bytes, the stream claims {claimed}")
+        return unzstd(data)
+
+
+def zstd_size(data: Piece) -> int:
+    """How many bytes a zstd frame says it holds. To be checked first: so much is allocated, whatever the frame holds."""
+    if data[:4] != zstandard.FRAME_HEADER:  # nor a skippable frame, which has a size of another kind
+        raise DecodeError("zstd: this is no zstd frame")
+    try:
+        claimed = zstandard.get_frame_parameters(data).content_size
+    except zstandard.ZstdError as error:
+        raise DecodeError(f"zstd: {error}") from error
+    if claimed == zstandard.CONTENTSIZE_UNKNOWN:
+        raise DecodeError("zstd: the stream does not say its size")
+    return claimed
+
+
+def unzstd(data: Piece) -> bytes:
+    """The bytes of one zstd frame whose size has been checked."""
+    try:
+        return zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise DecodeError(f"zstd: {error}") from error

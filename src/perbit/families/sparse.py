@@ -12,6 +12,7 @@ from perbit.bits import Reader, Writer
 from perbit.codec import Codec, FloatCodec, Floats, PositionCodec, Rest, Shape, size
 from perbit.errors import EncodeError, NonFiniteError
 from perbit.families.positions import Golomb
+from perbit.families.sorting import SortingCodec
 from perbit.kernels import K
 from perbit.kernels.api import F32, U32
 from perbit.registry import register
@@ -54,6 +55,8 @@ def at(values: F32, positions: U32) -> F32:
 
 def decode_sparse(src: Reader, n: int, coder: PositionCodec, rest: Rest) -> tuple[U32, F32]:
     count = src.varint("number of kept values", n)
+    if isinstance(rest.head, SortingCodec):
+        return rest.head.decode_at(src, n, count, coder)
     positions = coder.decode(src.section("positions"), n, count)
     return positions, rest.decode_floats(src, (count,))
 
@@ -85,9 +88,14 @@ class Sparsifier(FloatCodec):
         if chosen.range[2]:
             raise NonFiniteError("NaN or infinity")
         data, found = self.positions.transmit(positions, values.n, key)
+        if found is not positions:
+            chosen = Floats(at(values.flat, found))
         out.varint(found.size)
+        if isinstance(rest.head, SortingCodec):  # it may send the positions in the order of the values
+            rest.head.encode_at(chosen.flat, found, data, values.n, self.positions, out)
+            return
         out.section(data)
-        rest.encode_floats(chosen if found is positions else Floats(at(values.flat, found)), out, key)
+        rest.encode_floats(chosen, out, key)
 
     def decode(self, src: Reader, shape: Shape, rest: Rest) -> F32:
         return densify(*decode_sparse(src, size(shape), self.positions, rest), shape)

@@ -1,0 +1,234 @@
+"""Meet a budget in real bytes: `fit_budget(tensors, "topk(?) | qsgd(15) | rans", n_bits=664_000)`.
+
+The texts count log₂C(d,K) + K·R bits for K of d values at R bits each; `topk_bits` and `solve_k` are that count and its
+inverse. Real frames also have headers, real position codes and entropy-coded values, so `fit_budget` measures them.
+"""
+
+from __future__ import annotations
+
+import glob
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perbit import arrays, wire
+from perbit.allocation import Allocation, OneForAll, shared
+from perbit.codec import Codec
+from perbit.errors import BudgetError
+from perbit.plan import CodecLike, Plan, codec
+from perbit.template import Axis, Template
+
+_GOOD = 0.998  # filled so far, the search stops: the next step would gain less than it costs
+
+
+def topk_bits(d: int, k: int, bits_per_value: float) -> float:
+    """log₂C(d,k) + k·R: the bits of k of d values at R bits each, positions at their entropy.
+
+    >>> round(topk_bits(552_874, 250_000, 2))      # listed in the text as "500 kbit"
+    1049211
+    """
+    if not 0 <= k <= d:
+        raise ValueError(f"k must lie in 0..{d}, got {k}")
+    log_choices = math.lgamma(d + 1) - math.lgamma(k + 1) - math.lgamma(d - k + 1)
+    return log_choices / math.log(2) + k * bits_per_value
+
+
+def solve_k(d: int, n_bits: float, bits_per_value: float) -> int:
+    """The largest k with `topk_bits(d, k, bits_per_value)` ≤ n_bits: equations (11)-(14) of the texts.
+
+    >>> k = solve_k(552_874, 664_000, 2)
+    >>> topk_bits(552_874, k, 2) <= 664_000 < topk_bits(552_874, k + 1, 2)
+    True
+    """
+    if n_bits < 0 or bits_per_value < 0:
+        raise ValueError("a budget and a rate are not negative")
+    if d * bits_per_value <= n_bits:
+        return d  # everything fits, and needs no positions
+    # The cost rises until k/d = 2^R/(1 + 2^R), then falls to d·R, which is too much: the answer is on the rising side.
+    low, high = 0, math.ceil(d / (1 + 2.0**-bits_per_value))
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = topk_bits(d, middle, bits_per_value) <= n_bits
+        low, high = (middle, high) if fits else (low, middle)
+    return low
+
+
+@dataclass(frozen=True)
+class Budgeted:
+    """What `fit_budget` found: the frame, and the spec and plan that make it again (`dumps(tensors, plan, seed=seed)`)."""
+
+    spec: str  # one spec for all tensors; with per_tensor the template
+    plan: Plan | Codec
+    value: int | float  # of the free parameter; with per_tensor a measure of how much all tensors got
+    frame: bytes
+    budget_bytes: int
+    n_encodes: int
+    seed: int | None
+
+    @property
+    def n_bytes(self) -> int:
+        return len(self.frame)
+
+    @property
+    def n_bits(self) -> int:
+        return 8 * len(self.frame)
+
+    @property
+    def filled(self) -> float:
+        """The share of the budget in use."""
+        return len(self.frame) / self.budget_bytes
+
+    @property
+    def plan_text(self) -> str:
+        """Python to paste: a spec as text, or a Plan with its rules."""
+        if not isinstance(self.plan, Plan):
+            return repr(self.spec)
+        rules = {pattern: str(chosen) for pattern, chosen in self.plan.rules}
+        small = f"small={str(self.plan.small)!r}, small_below={self.plan.small_below}, "
+        return f"Plan.of({str(self.plan.default)!r}, rules={rules}, {small}flat_is_small={self.plan.flat_is_small})"
+
+
+def fit_budget(
+    tensors: Any,
+    spec: str,
+    *,
+    n_bits: int | None = None,
+    n_bytes: int | None = None,
+    per_tensor: bool = False,
+    small: CodecLike | None = None,
+    at_least: float = 0.99,
+    seed: int | None = 0,
+) -> Budgeted:
+    """The value of the `?` in a spec for which the real frame of all tensors is at most the budget, and nearly as large.
+
+    `tensors` is an array or a dict of them. per_tensor=True lets each tensor have its own value: `topk(?)` keeps what
+    is above one threshold over all tensors, other codecs get their bytes where they save most squared error. `small`:
+    what tensors with one dimension or under 1024 values get, as in a Plan; by default they are coded like the others.
+    A frame smaller than `at_least` of the budget is an error.
+
+    >>> import numpy as np, perbit
+    >>> x = np.random.default_rng(0).laplace(size=100_000).astype(np.float32)
+    >>> found = perbit.fit_budget(x, "topk(?) | qsgd(15) | rans", n_bits=80_000)
+    >>> found.n_bytes <= 10_000, found.filled >= 0.99, perbit.decode(found.frame).shape
+    (True, True, (100000,))
+    """
+    budget = _budget_bytes(n_bits, n_bytes)
+    template = Template(spec)
+    job = _Job(tensors, template, None if small is None else codec(small), seed)
+    axis, coded = template.axis(*job.extent()), job.coded()
+    share: Allocation = shared(template, coded, axis, seed) if per_tensor else OneForAll(template, axis)
+
+    def plan(value: int | float) -> Plan | Codec:
+        return job.plan(*share.codecs(value))
+
+    value = _search(share.axis, lambda value: len(job.frame(plan(value))), budget, at_least, spec)
+    chosen = plan(value)
+    text = spec if per_tensor else str(template.fill(value))
+    return Budgeted(text, chosen, value, job.frame(chosen), budget, job.n_encodes, seed)
+
+
+def _budget_bytes(n_bits: int | None, n_bytes: int | None) -> int:
+    if (n_bits is None) == (n_bytes is None):
+        raise BudgetError("give the budget as n_bits or as n_bytes")
+    budget = n_bits // 8 if n_bits is not None else int(n_bytes or 0)
+    if budget < 1:
+        raise BudgetError(f"a budget is at least one byte, got {n_bits if n_bits is not None else n_bytes}")
+    return budget
+
+
+class _Job:
+    """The tensors of one fit, how they are framed, and the frames made so far."""
+
+    def __init__(self, tensors: Any, template: Template, small: Codec | None, seed: int | None) -> None:
+        self.is_message = isinstance(tensors, Mapping)
+        named = tensors if isinstance(tensors, Mapping) else {"": tensors}
+        self.tensors = {name: arrays.as_numpy(x) for name, x in named.items()}
+        self.template, self.small, self.seed = template, small, seed
+        self.n_encodes = 0
+        self._last: tuple[Plan | Codec, bytes] | None = None
+
+    def plan(self, default: Codec, rules: Mapping[str, Codec]) -> Plan | Codec:
+        if not self.is_message:
+            return next(iter(rules.values())) if rules else default
+        if self.small is None and not rules:
+            return default
+        by_name = tuple((glob.escape(name), chosen) for name, chosen in rules.items())
+        if self.small is None:
+            return Plan(default, by_name, small_below=0, flat_is_small=False)
+        return Plan(default, by_name, self.small)
+
+    def frame(self, plan: Plan | Codec) -> bytes:
+        if self._last is None or self._last[0] != plan:
+            self.n_encodes += 1
+            if isinstance(plan, Plan) or self.is_message:
+                frame = wire.dumps(self.tensors, plan, seed=self.seed)
+            else:
+                frame = wire.encode(self.tensors[""], plan, seed=self.seed)
+            self._last = plan, frame
+        return self._last[1]
+
+    def coded(self) -> dict[str, NDArray[Any]]:
+        """The tensors that get the spec: floats, and not small ones if those are treated apart."""
+        floats = {name: x for name, x in self.tensors.items() if x.dtype.name in arrays.FLOATS and x.size}
+        if self.small is None:
+            return floats
+        return {name: x for name, x in floats.items() if x.size >= Plan.small_below and x.ndim > 1}
+
+    def extent(self) -> tuple[int, tuple[float, float]]:
+        """The size of the largest tensor; the smallest and the largest magnitude that is not zero."""
+        largest, low, high = 1, math.inf, 0.0
+        for x in self.coded().values():
+            magnitude = np.abs(x[x != 0].astype(np.float32))
+            largest = max(largest, x.size)
+            if magnitude.size:
+                low, high = min(low, float(magnitude.min())), max(high, float(magnitude.max()))
+        return largest, (low, high) if high else (1.0, 1.0)
+
+
+def _search(axis: Axis, size_at: Callable[[int | float], int], budget: int, at_least: float, spec: str) -> int | float:
+    """The value with the largest frame within the budget: interpolation, kept honest by bisection."""
+    sizes: dict[int, int] = {}
+
+    def size(index: int) -> int:
+        if index not in sizes:
+            sizes[index] = size_at(axis.value(index))
+        return sizes[index]
+
+    low, high = sorted((0, axis.count - 1), key=size)
+    if size(low) > budget:
+        raise BudgetError(_unmet(axis, sizes, budget, spec))
+    if size(high) <= budget:  # where sizes rise and fall again, the largest frames lie inside
+        inside = [round(low + (high - low) * step / 8) for step in range(7, 0, -1)]
+        low, high = high, next((index for index in inside if size(index) > budget), high)
+    turn = 0
+    while abs(high - low) > 1 and size(low) < max(_GOOD, at_least) * budget:
+        turn += 1
+        share = math.log(budget / size(low)) / math.log(size(high) / size(low)) if turn % 3 else 0.5
+        step = min(abs(high - low) - 1, max(1, int(abs(high - low) * share)))
+        middle = low + (step if high > low else -step)
+        low, high = (middle, high) if size(middle) <= budget else (low, middle)
+    best = max((index for index in sizes if sizes[index] <= budget), key=size)
+    if size(best) < at_least * budget:
+        raise BudgetError(_unmet(axis, sizes, budget, spec))
+    return axis.value(best)
+
+
+def _unmet(axis: Axis, sizes: dict[int, int], budget: int, spec: str) -> str:
+    """Why: out of range, or between two neighbouring values."""
+    below = max((i for i in sizes if sizes[i] <= budget), key=lambda i: sizes[i], default=None)
+    above = min((i for i in sizes if sizes[i] > budget), key=lambda i: sizes[i], default=None)
+
+    def at(index: int) -> str:
+        return f"{sizes[index]} bytes at {axis.name}={axis.value(index)}"
+
+    if below is None or above is None:
+        smallest, largest = (pick(sizes, key=lambda i: sizes[i]) for pick in (min, max))
+        return f"no frame of {spec!r} fills {budget} bytes: the smallest has {at(smallest)}, the largest {at(largest)}"
+    return (
+        f"no frame of {spec!r} fills {budget} bytes: {at(below)}, the next {at(above)}; "
+        f"lower at_least below {sizes[below] / budget:.3f} to accept the smaller, or leave a finer parameter open"
+    )
