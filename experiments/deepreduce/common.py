@@ -19,7 +19,11 @@ from perbit.files import read_tensors, write_atomically
 from perbit.plan import Plan
 
 Tensors = dict[str, NDArray[Any]]
-PARTS = {"positions": "positions", "keys": "positions", "order": "order"}  # sections by part; all others belong to the values
+PARTS = {
+    "positions": "positions",
+    "keys": "positions",
+    "order": "order",
+}  # sections by part; all others belong to the values
 REPEATS = 5
 COLORS = {"positions": "#4477aa", "order": "#ccbb44", "values": "#ee6677", "frame": "#bbbbbb"}
 
@@ -81,6 +85,14 @@ def measure(name: str, spec: str, tensors: Tensors, kept: Tensors, **more: Any) 
         1000 * decode_s,
         **more,
     )
+
+
+def errors_by_seed(spec: str, tensors: Tensors, seeds: Iterable[int]) -> list[float]:
+    """How much the error of a codec that rounds at random depends on its seed."""
+    plan = Plan.of(spec, small_below=1000)
+    return [
+        distance(perbit.loads(perbit.dumps(tensors, plan, seed=seed)), tensors) / distance(tensors) for seed in seeds
+    ]
 
 
 def distance(a: Tensors, b: Tensors | None = None, kept: Tensors | None = None) -> float:
