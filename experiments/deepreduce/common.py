@@ -87,6 +87,14 @@ def measure(name: str, spec: str, tensors: Tensors, kept: Tensors, **more: Any) 
     )
 
 
+def errors_by_seed(spec: str, tensors: Tensors, seeds: Iterable[int]) -> list[float]:
+    """How much the error of a codec that rounds at random depends on its seed."""
+    plan = Plan.of(spec, small_below=1000)
+    return [
+        distance(perbit.loads(perbit.dumps(tensors, plan, seed=seed)), tensors) / distance(tensors) for seed in seeds
+    ]
+
+
 def distance(a: Tensors, b: Tensors | None = None, kept: Tensors | None = None) -> float:
     """The 2-norm of a, or of a - b, over all tensors; only where `kept` is not zero, if given."""
     total = 0.0

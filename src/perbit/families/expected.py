@@ -1,4 +1,8 @@
-"""The sizes that the formulas of the combined methods give, in bytes, for positions at random; tests and reports compare real frames with them."""
+"""Sizes of the combined methods by formula, in bytes, for positions at random; tests and reports compare real frames with them.
+
+Where they come from: derived here from the methods' definitions. The papers of SketchML, SKCompress and 3LC were not at hand, so their own printed
+formulas were not checked; the shape of SketchML's (keys, buckets, cells) follows its paper as it is commonly cited.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,7 @@ F64 = NDArray[np.float64]
 
 
 def sketchml_bytes(n: int, kept: int, bins: int = 256, groups: int = 8, rows: int = 2, columns: float = 0.3) -> float:
-    """d·(⌈log₂₅₆(r·D/d)⌉ + 1/4) for the keys, 4·q for the buckets, s·t·⌈log₂(q/r)⌉/8 for the cells (SketchML, appendix A).
-
-    Differs from the paper: buckets are float32 where it has float64, cells have the bits that a group's buckets need, not q's.
-    """
+    """d·(⌈log₂₅₆(r·D/d)⌉ + 1/4) for the keys, 4·q for the float32 means of buckets, s·t·⌈log₂(q/r)⌉/8 for the cells."""
     keys = kept * (math.ceil(math.log(groups * n / kept, 256)) + 0.25)
     cells = rows * columns * kept * math.ceil(math.log2(bins / groups)) / 8
     return keys + 4 * bins + cells
