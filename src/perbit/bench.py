@@ -21,9 +21,10 @@ import zstandard
 import perbit
 from perbit import kernels
 from perbit.families import tables
+from perbit.families.bloom import Bloom
 from perbit.families.entropy import pack
 from perbit.kernels import K
-from perbit.kernels.api import F32
+from perbit.kernels.api import F32, U32
 
 Run = Callable[[], object]
 
@@ -151,7 +152,19 @@ def selection_cases(n: int) -> Iterator[Case]:
     stream = K.golomb_encode(positions, 6)
     yield Case("positions: golomb encode 1 %", n, lambda: K.golomb_encode(positions, 6))
     yield Case("positions: golomb decode 1 %", n, lambda: K.golomb_decode(stream, positions.size, 6, n))
+    adaptive = K.gaps_encode(positions, n)
+    yield Case("positions: gaps encode 1 %", n, lambda: K.gaps_encode(positions, n))
+    yield Case("positions: gaps decode 1 %", n, lambda: K.gaps_decode(adaptive, positions.size, n))
+    for layout in ("standard", "blocked"):
+        bloom = Bloom("p0", 0.001, layout)
+        ask = partial(bloom.decode, *_bloom_frame(bloom, positions, n))
+        yield Case(f"positions: bloom p0 query 1 %, {layout}", n, ask)
     yield Case("scatter: add 1 %", n, lambda: K.scatter_add(out, positions, values, 0.5))
+
+
+def _bloom_frame(bloom: Bloom, positions: U32, n: int) -> tuple[bytes, int, int]:
+    data, found = bloom.transmit(positions, n, 0)
+    return data, n, found.size
 
 
 def _torch_topk(x: F32, k: int) -> dict[str, Run]:

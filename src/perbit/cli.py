@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -19,6 +20,7 @@ COMMANDS = {
     "codecs": "list every codec with its parameters",
     "encode": "encode the arrays of a file as one frame",
     "decode": "decode a frame back into arrays",
+    "plan": "say which tensor of a model gets which codec, and its bytes",
     "inspect": "say what a frame holds and where its bytes go",
     "bench": "measure kernels and codecs as ratios to memcpy and to their peers",
     "fit": "fit normal, Laplace and GenNorm to every tensor of a file",
@@ -34,7 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     options = _parser(arguments).parse_args(arguments)
     try:
-        return int(options.run(options))
+        code = int(options.run(options))
+        sys.stdout.flush()
+        return code
     except PerbitError as error:
         print(f"perbit: {error}", file=sys.stderr)
         return EXIT_USAGE
@@ -42,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("perbit: stopped", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of a pipe went away, as `perbit codecs | head` does
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes when it ends
         return EXIT_OK
 
 

@@ -135,6 +135,7 @@ class FloatCodec(Codec):
     """Takes floats: sparsifiers, number formats, quantizers."""
 
     takes = "floats"
+    finds_nonfinite: ClassVar[bool] = False  # `encode` raises NonFiniteError itself: nobody need scan for NaN before
 
     @abstractmethod
     def encode(self, values: Floats, rest: Rest, out: Writer, key: int) -> None: ...

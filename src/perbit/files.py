@@ -74,14 +74,18 @@ def read_tensors(path: Path) -> NDArray[Any] | dict[str, NDArray[Any]]:
 
 
 def _read_npy(path: Path) -> NDArray[Any]:
-    array = np.load(path, allow_pickle=False)
-    if not isinstance(array, np.ndarray):
-        raise ValueError("it is not a .npy file")
-    return array
+    with path.open("rb") as file:
+        array = np.load(file, allow_pickle=False)
+        if not isinstance(array, np.ndarray):
+            raise ValueError("it is not a .npy file")
+        return array
 
 
 def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:  # numpy leaves a damaged file open
+    with path.open("rb") as file:
+        archive = np.load(file, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            raise ValueError("it is not a .npz file")
         return {name: archive[name] for name in archive.files}
 
 
@@ -95,18 +99,31 @@ def _read_safetensors(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def write_tensors(path: Path, value: NDArray[Any] | Mapping[str, NDArray[Any]]) -> None:
-    """Write one array as .npy, or several as .npz or .safetensors."""
+    """Write one array as .npy, or several as .npz or .safetensors. numpy's files hold bfloat16 as float32."""
     if isinstance(value, np.ndarray):
         if path.suffix != ".npy":
             raise FileError(f"one array goes into a .npy file, not {path.name}")
-        write_atomically(path, lambda file: np.save(file, value, allow_pickle=False))
+        write_atomically(path, lambda file: _write_npy(file, value))
     elif path.suffix == ".npz":
-        write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **value))
+        write_atomically(path, lambda file: _write_npz(file, value))
     elif path.suffix == ".safetensors":
-        data = _safetensors().save({name: np.ascontiguousarray(array) for name, array in value.items()})
+        data = _safetensors().save({name: np.asarray(array, order="C") for name, array in value.items()})
         write_atomically(path, lambda file: file.write(data))
     else:
         raise FileError(f"several tensors go into a .npz or .safetensors file, not {path.name}")
+
+
+def _write_npy(file: IO[bytes], array: NDArray[Any]) -> None:
+    plain = array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+    np.lib.format.write_array(file, plain, allow_pickle=False)
+
+
+def _write_npz(file: IO[bytes], tensors: Mapping[str, NDArray[Any]]) -> None:
+    """As numpy.savez, whose keyword arguments leave some names to itself."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in tensors.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                _write_npy(member, array)
 
 
 def _safetensors() -> Any:

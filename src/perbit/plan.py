@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 from numpy.typing import NDArray
@@ -13,6 +12,7 @@ from perbit.arrays import FLOATS
 from perbit.codec import Codec, Shape, as_pipeline, size
 from perbit.families.formats import Raw
 from perbit.families.whole import with_common_thresholds
+from perbit.rules import Rule
 from perbit.spec import parse
 
 CodecLike = Codec | str
@@ -29,13 +29,15 @@ def codec(spec: CodecLike) -> Codec:
 
 @dataclass(frozen=True)
 class Plan:
-    """The default codec, exceptions by name pattern (first match wins), and what small or one-dimensional tensors get.
+    """The default codec, exceptions by rule (perbit.rules; first match wins), and what small or one-dimensional tensors get.
 
     >>> plan = Plan.of("topk(0.01) | qsgd(15) | rans", rules={"embed*": "topk(0.001)"})
     >>> str(plan.codec_for("fc.weight", (512, 512)))
     'topk(0.01) | qsgd(15) | rans'
     >>> str(plan.codec_for("fc.bias", (512,))), str(plan.codec_for("embed.weight", (9, 512)))
     ('raw', 'topk(0.001)')
+    >>> str(Plan.of("fp16", rules={"dims:4 size:5000..": "topk(0.1)"}).codec_for("conv", (32, 32, 3, 3)))
+    'topk(0.1)'
 
     With `whole_model` the large values of all tensors compete, instead of each tensor keeping its share:
 
@@ -52,6 +54,10 @@ class Plan:
     small_below: int = 1024
     flat_is_small: bool = True  # one-dimensional tensors (biases, norms) count as small
     whole_model: bool = False  # topk(ratio) keeps that share of all its tensors together: one threshold for the model
+
+    def __post_init__(self) -> None:
+        for text, _ in self.rules:
+            Rule.of(text)  # a rule that cannot be read is refused here, not at the first tensor
 
     @classmethod
     def of(
@@ -73,7 +79,7 @@ class Plan:
         if dtype not in FLOATS:
             return Raw()
         for pattern, chosen in self.rules:
-            if fnmatchcase(name, pattern):
+            if Rule.of(pattern).matches(name, shape):
                 return chosen
         is_small = size(shape) < self.small_below or (self.flat_is_small and len(shape) <= 1)
         return self.small if is_small else self.default

@@ -45,6 +45,8 @@ def random_positions(n: int, k: int, seed: int) -> U32:
     >>> random_positions(10, 10, seed=1).tolist()
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     """
+    if k == n:
+        return np.arange(n, dtype=np.uint32)
     half = max(1, ((max(2, n) - 1).bit_length() + 1) // 2)
     keys = [splitmix64(seed ^ (round_ << 32)) & 0xFFFFFFFF for round_ in range(_ROUNDS)]
     out = _feistel(np.arange(k, dtype=np.uint32), half, keys)

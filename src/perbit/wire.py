@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from perbit import arrays
 from perbit.bits import Piece, Reader, Writer, varint
-from perbit.codec import Codec, Pipeline, Rest, Shape, as_pipeline, size
-from perbit.errors import DecodeError, EncodeError, LimitError
+from perbit.codec import Codec, FloatCodec, Pipeline, Rest, Shape, as_pipeline, size
+from perbit.errors import DecodeError, EncodeError, LimitError, NonFiniteError
 from perbit.families.formats import Raw
 from perbit.families.general import unzstd, zstd_size
 from perbit.kernels import K
@@ -155,8 +155,12 @@ def _encode_payload(array: NDArray[Any], entry: Entry, name: str | None, out: Wr
     if isinstance(stages[0], Raw):  # raw keeps every dtype exactly
         arrays.check_finite(array, name)
         Rest(stages[1:]).encode_bytes(arrays.native_bytes(array), out)
-    else:
-        entry.codec.rest.encode_floats(arrays.to_floats(array, name), out, key)
+        return
+    finds_nonfinite = isinstance(stages[0], FloatCodec) and stages[0].finds_nonfinite
+    try:
+        entry.codec.rest.encode_floats(arrays.to_floats(array, name, scan=not finds_nonfinite), out, key)
+    except NonFiniteError:
+        raise arrays.nonfinite(array, name) from None
 
 
 def _sealed(out: Writer) -> bytes:

@@ -63,11 +63,16 @@ EXTRA = {
         "uniform(4) | rans", "uniform(9) | rans", "uniform(4) | huffman", "uniform(10) | huffman", "qsgd(1) | rans",
         'qsgd(15, bucket=64, norm="max") | huffman', "topk(0.01) | qsgd(15) | rans", "randk(0.01) | fp16",
         "fp(2, 1) | rans", "mwl2(2, 2) | huffman", "natural | rans", "eden(2) | rans",
+        "topk(0.05) | fitpoly", "topk(0.05) | fitdexp", "skcompress(0.05)", "threelc(1.9)",
     ),
-    "empty": ("raw", "topk(0.05) | fp16", "uniform(4) | rans", "qsgd(1) | rans", "fp(2, 1) | rans", "eden(1)"),
+    "empty": (
+        "raw", "topk(0.05) | fp16", "uniform(4) | rans", "qsgd(1) | rans", "fp(2, 1) | rans", "eden(1)",
+        "fitpoly", "fitdexp", "sketchml", "threelc",
+    ),
     "scalar": ("raw", "topk(k=3)", "uniform(4) | huffman"),
     "zeros": (
         "uniform(4) | rans", "qsgd(1) | rans", "threshold(0.5)", "fp(2, 1) | rans", "mwl2(2, 2) | rans", "eden(1)", "natural",
+        "fitpoly", "fitdexp", "skcompress", "threelc",
     ),
     "float64": ("raw", "uniform(4) | rans"),
     "float16": ("raw", "qsgd(7)"),

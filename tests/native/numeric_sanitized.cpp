@@ -135,6 +135,49 @@ static void statistics(size_t n) {
     crc32c(codes, n, uint32_t(rng()));
     feedback_add(x, y, n, 0.5f, out);
     axpy(out, x, n, 0.5f);
+    const size_t block = size_t(1) << below(std::bit_width(n));
+    if (n) hadamard(x, n - n % block, block, out);
+}
+
+static Heap<uint8_t> on_heap(const std::vector<uint8_t>& bytes) {
+    Heap<uint8_t> copy(bytes.size());
+    std::copy(bytes.begin(), bytes.end(), copy.data.get());
+    return copy;
+}
+
+static void position_codes(size_t n) {
+    const size_t k = n ? 1 + below(n) : 0;
+    const unsigned low_bits = unsigned(below(12));
+    Heap<float> x = values(n);
+    Heap<uint32_t> top(k), decoded(k);
+    top_k(x, n, k, top);
+    Heap<uint8_t> gaps = on_heap(gaps_encode(top, k, n)), parts = on_heap(eliasfano_encode(top, k, low_bits, n));
+    gaps_decode(gaps, gaps.size, k, n, decoded);
+    require(std::equal(top.data.get(), top.data.get() + k, decoded.data.get()), "gaps_decode is not the inverse");
+    eliasfano_decode(parts, parts.size, k, low_bits, n, decoded);
+    require(std::equal(top.data.get(), top.data.get() + k, decoded.data.get()), "eliasfano_decode is not the inverse");
+    for (int trial = 0; trial < 4; trial++) {
+        if (gaps.size) gaps[below(gaps.size)] ^= uint8_t(1 << below(8));
+        if (parts.size) parts[below(parts.size)] ^= uint8_t(1 << below(8));
+        accepted([&] { gaps_decode(gaps, below(gaps.size + 1), k, below(2) || k == 0 ? n : uint64_t(1) << 32, decoded); });
+        accepted([&] { eliasfano_decode(parts, parts.size, k, low_bits, n, decoded); });
+    }
+}
+
+static void bloom_filters(size_t n) {
+    const bool blocked = below(2);
+    const unsigned hashes = 1 + unsigned(below(blocked ? 8 : 32));
+    const BloomShape shape{blocked ? (1 + below(20)) * 4 * hashes : 1 + below(300), hashes, uint32_t(rng()), blocked};
+    const size_t k = std::min<size_t>(n, below(40));
+    Heap<float> x = values(n);
+    Heap<uint32_t> top(k), chosen(k);
+    top_k(x, n, k, top);
+    Heap<uint8_t> filter(shape.bytes);
+    bloom_build(top, k, shape, filter);
+    const std::vector<uint32_t> found = bloom_query(filter, shape, n, n);
+    require(std::includes(found.begin(), found.end(), top.data.get(), top.data.get() + k), "a position was lost");
+    if (found.size() < 5000) bloom_resolve(found.data(), found.size(), shape, k, chosen);
+    accepted([&] { bloom_query(filter, shape, n, below(k + 1)); });
 }
 
 int main() {
@@ -146,6 +189,8 @@ int main() {
         packing<uint8_t>(n);
         packing<uint16_t>(n);
         positions(n);
+        position_codes(n);
+        bloom_filters(n);
     }
     std::puts("clean");
 }

@@ -5,6 +5,8 @@ from perbit.families import (  # noqa: F401
     choice,
     eden,
     entropy,
+    fitdexp,
+    fitpoly,
     formats,
     fp,
     gapcodes,
@@ -16,7 +18,9 @@ from perbit.families import (  # noqa: F401
     qsgd,
     randk,
     sign,
+    sketches,
     sparse,
     terngrad,
+    threelc,
     uniform,
 )

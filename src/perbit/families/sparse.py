@@ -10,8 +10,9 @@ import numpy as np
 
 from perbit.bits import Reader, Writer
 from perbit.codec import Codec, FloatCodec, Floats, PositionCodec, Rest, Shape, size
-from perbit.errors import EncodeError
+from perbit.errors import EncodeError, NonFiniteError
 from perbit.families.positions import Golomb
+from perbit.families.sorting import SortingCodec
 from perbit.kernels import K
 from perbit.kernels.api import F32, U32
 from perbit.registry import register
@@ -47,16 +48,15 @@ def check_size(n: int) -> None:
         raise EncodeError(f"sparse codecs hold at most 2^32 values, got {n}; split the tensor")
 
 
-def encode_sparse(values: Floats, positions: U32, coder: PositionCodec, rest: Rest, out: Writer, key: int) -> None:
-    """Count, positions, then the values at the positions that the decoder will find."""
-    data, found = coder.transmit(positions, values.n, key)
-    out.varint(found.size)
-    out.section(data)
-    rest.encode_floats(Floats(values.flat[found]), out, key)
+def at(values: F32, positions: U32) -> F32:
+    """The values at positions that are known to exist: without checking each, this is twice as fast."""
+    return values.take(positions, mode="clip")
 
 
 def decode_sparse(src: Reader, n: int, coder: PositionCodec, rest: Rest) -> tuple[U32, F32]:
     count = src.varint("number of kept values", n)
+    if isinstance(rest.head, SortingCodec):
+        return rest.head.decode_at(src, n, count, coder)
     positions = coder.decode(src.section("positions"), n, count)
     return positions, rest.decode_floats(src, (count,))
 
@@ -71,6 +71,7 @@ class Sparsifier(FloatCodec):
     """Keeps the values at some positions of its own choice."""
 
     gives = "floats"
+    finds_nonfinite = True  # NaN and infinity are larger than any number, so they are among the values kept
     positions: PositionCodec
 
     @abstractmethod
@@ -82,7 +83,19 @@ class Sparsifier(FloatCodec):
 
     def encode(self, values: Floats, rest: Rest, out: Writer, key: int) -> None:
         check_size(values.n)
-        encode_sparse(values, self.select(values.flat), self.positions, rest, out, key)
+        positions = self.select(values.flat)
+        chosen = Floats(at(values.flat, positions))
+        if chosen.range[2]:
+            raise NonFiniteError("NaN or infinity")
+        data, found = self.positions.transmit(positions, values.n, key)
+        if found is not positions:
+            chosen = Floats(at(values.flat, found))
+        out.varint(found.size)
+        if isinstance(rest.head, SortingCodec):  # it may send the positions in the order of the values
+            rest.head.encode_at(chosen.flat, found, data, values.n, self.positions, out)
+            return
+        out.section(data)
+        rest.encode_floats(chosen, out, key)
 
     def decode(self, src: Reader, shape: Shape, rest: Rest) -> F32:
         return densify(*decode_sparse(src, size(shape), self.positions, rest), shape)
@@ -179,12 +192,14 @@ def sampled_top_k(values: F32, k: int) -> U32:
     """
     stride = max(1, values.size // SAMPLE)
     sample = np.sort(np.abs(values[::stride]))
+    if sample.size == 0 or not np.isfinite(sample[-1]):
+        return K.top_k(values, k)
     rank = k * sample.size / max(1, values.size)
     aimed = min(sample.size, round(rank + 3 * rank**0.5))
-    candidates = K.select_above(values, float(sample[-aimed])) if aimed else np.empty(0, np.uint32)
+    candidates = K.select_above(values, float(sample[-max(1, aimed)]))
     if candidates.size < k:
         return K.top_k(values, k)
-    return candidates[K.top_k(values[candidates], k)]
+    return candidates[K.top_k(at(values, candidates), k)]
 
 
 def check_positions(coder: object) -> None:

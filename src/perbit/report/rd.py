@@ -36,7 +36,7 @@ DEFAULT_SPECS = (
     "natural | rans",
     "sign",
 )
-RATES = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
+RATES = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
 _MOST_POINTS = 12
 _HEADER_ROOM = 1.01  # a codec of one bit a value counts as such, in spite of its header
 

@@ -21,6 +21,8 @@ def _byte_table() -> U32:
 
 
 _TABLE = _byte_table()
+_ENTRIES: list[int] = _TABLE.tolist()
+_SHORT = 8192  # bytes; below, one by one is faster than many lanes
 
 
 def _multiply(a: U32, factor: int) -> U32:
@@ -46,9 +48,9 @@ def _power_of_x(exponent: int) -> int:
 
 def _register_after(register: int, data: NDArray[np.uint8]) -> int:
     """The CRC register after at most a piece of data."""
-    if len(data) < 4:
-        for byte in data.tolist():
-            register = register >> 8 ^ int(_TABLE[(register ^ byte) & 255])
+    if len(data) < _SHORT:
+        for byte in data.tobytes():
+            register = register >> 8 ^ _ENTRIES[(register ^ byte) & 255]
         return register
     # A register of zero stays zero over leading zero bytes, and the old register acts like an exclusive-or on the first
     # four bytes: so the data can be completed at the front to whole lanes.

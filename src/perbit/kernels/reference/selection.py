@@ -13,18 +13,23 @@ def top_k(x: F32, k: int) -> U32:
     require(0 <= k <= len(x), "k is larger than the array")
     if k == 0:
         return np.empty(0, dtype=np.uint32)
-    size = np.abs(x)
+    size = _magnitudes(x)
     kth = np.partition(size, len(x) - k)[len(x) - k]
     larger = np.flatnonzero(size > kth)
     ties = np.flatnonzero(size == kth)[: k - len(larger)]
     return np.sort(np.concatenate([larger, ties])).astype(np.uint32)
 
 
+def _magnitudes(x: F32 | np.float32) -> U32:
+    """Whole numbers in the order of the magnitudes, NaN above infinity."""
+    return np.asarray(x).view(np.uint32) & np.uint32(0x7FFFFFFF)
+
+
 def select_above(x: F32, threshold: float) -> U32:
     require(len(x) <= MAX_LENGTH, "positions are 32-bit: the array is too long")
     limit = float32(threshold)
     require(bool(limit >= 0), "threshold must not be negative")
-    found = [np.flatnonzero(np.abs(x[piece]) >= limit) + piece.start for piece in pieces(len(x))]
+    found = [np.flatnonzero(_magnitudes(x[piece]) >= _magnitudes(limit)) + piece.start for piece in pieces(len(x))]
     return np.concatenate([np.empty(0, dtype=np.int64), *found]).astype(np.uint32)
 
 

@@ -133,7 +133,7 @@ def run(
     >>> from perbit import presets
     >>> from perbit.sim.convex import synthetic
     >>> ledger = run(synthetic(n_workers=2, n_features=3), presets.sgd(), Settings(rounds=50, step=0.5))
-    >>> ledger.excess[-1] < 1e-6, ledger.counts["frames"][-1]
+    >>> ledger.excess[-1] < 1e-3, int(ledger.counts["frames"][-1])
     (True, 4)
     """
     progress = progress or start(problem, protocol, settings)

@@ -45,9 +45,7 @@ def build(task: Task, seed: int) -> World:
     parts = partition(task.partition, data.train, task.clients, seed)
     network = seeded(task.model, data, seed)
     first, counters = tensors.floats(network), tensors.counters(network)
-    local.gradient(
-        network, data, parts[0], task, seed
-    )  # warms torch up, so that the first client is timed like the others
+    local.train(network, data, parts[0][:2], task, seed)  # warms torch up: the first client is timed like the others
     tensors.put(network, first | counters)
     return World(data, parts, network, first, tensors.trainable(network, Layout.of(first)))
 

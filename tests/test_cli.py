@@ -1,0 +1,307 @@
+"""The command line from end to end: files in and out, JSON, exit codes, and one sentence instead of a traceback."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import perbit
+from perbit.cli import EXIT_OK, EXIT_USAGE, main
+
+X = np.random.default_rng(0).laplace(size=(30, 40)).astype(np.float32)
+MODEL = {
+    "w": X,
+    "file": X[0],  # numpy.savez has a parameter of this name
+    "scalar": np.array(2, np.float32),
+    "steps": np.arange(5),
+    "mask": np.array([True, False]),
+}
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def npy() -> str:
+    np.save("x.npy", X)
+    return "x.npy"
+
+
+def output_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(arguments) == EXIT_OK
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def json_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    return json.loads(output_of(capsys, *arguments, "--json"))
+
+
+def complaint_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What a user's mistake prints: a sentence on stderr, nothing on stdout."""
+    assert main(arguments) == EXIT_USAGE
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("perbit: ")
+    assert "Traceback" not in err
+    return err
+
+
+def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    return a.keys() == b.keys() and all(
+        a[k].dtype == b[k].dtype and a[k].shape == b[k].shape and np.array_equal(a[k], b[k]) for k in a
+    )
+
+
+# --- what works ------------------------------------------------------------------------------------------------------
+
+
+def test_an_array_there_and_back(npy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = output_of(capsys, "encode", npy, "uniform(4) | rans")
+    assert said.startswith("x.pbit: 4.80 kB → ")
+    frame = Path("x.pbit").read_bytes()
+    assert output_of(capsys, "decode", "x.pbit", "-o", "y.npy") == "y.npy: an array of shape (30, 40)\n"
+    assert np.array_equal(np.load("y.npy"), perbit.decode(frame))
+
+
+def test_the_seed_fixes_the_frame(npy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        output_of(capsys, "encode", npy, "qsgd(3) | rans", "--seed", "5", "-o", name)
+    assert Path("a").read_bytes() == Path("b").read_bytes() == perbit.encode(X, "qsgd(3) | rans", seed=5)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_a_model_there_and_back(suffix: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if suffix == ".npz":
+        np.savez("m.npz", **{name: x for name, x in MODEL.items() if name != "file"}, **{"dir/file": X[0]})
+    else:
+        save_file(MODEL, "m.safetensors")
+    said = output_of(capsys, "encode", f"m{suffix}", "raw | zstd")
+    assert "x smaller" in said
+    for target in ("back.npz", "back.safetensors"):
+        assert output_of(capsys, "decode", "m.pbit", "-o", target) == f"{target}: 5 tensors\n"
+    expected = perbit.loads(Path("m.pbit").read_bytes())
+    assert same(load_file("back.safetensors"), expected)
+    with np.load("back.npz") as back:
+        assert same(dict(back), expected)
+
+
+def test_a_tensor_may_be_called_file(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("m.pbit").write_bytes(perbit.dumps(MODEL, "raw"))
+    output_of(capsys, "decode", "m.pbit")
+    with np.load("m.npz") as back:
+        assert same(dict(back), MODEL)
+
+
+def test_bfloat16_stays_itself_in_safetensors_and_becomes_float32_in_numpy_files(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    half = X.astype(ml_dtypes.bfloat16)
+    Path("m.pbit").write_bytes(perbit.dumps({"h": half}, "raw"))
+    output_of(capsys, "decode", "m.pbit", "-o", "m.safetensors")
+    output_of(capsys, "decode", "m.pbit", "-o", "m.npz")
+    with np.load("m.npz") as back:
+        assert np.array_equal(back["h"], half.astype(np.float32))
+    output_of(capsys, "encode", "m.safetensors", "raw", "-o", "again.pbit")
+    assert perbit.loads(Path("again.pbit").read_bytes())["h"].dtype == half.dtype
+
+
+def test_a_plan_keeps_small_tensors_raw(capsys: pytest.CaptureFixture[str]) -> None:
+    save_file(MODEL, "m.safetensors")
+    json_of(capsys, "encode", "m.safetensors", "uniform(4) | rans", "--plan")
+    specs = {t["name"]: t["spec"] for t in json_of(capsys, "inspect", "m.pbit")["tensors"]}
+    assert specs == {"w": "uniform(4) | rans", "file": "raw", "scalar": "raw", "steps": "raw", "mask": "raw"}
+
+
+def test_json_is_for_programs(npy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    encoded = json_of(capsys, "encode", npy, "topk(0.1) | fp16")
+    n_bytes = Path("x.pbit").stat().st_size
+    assert (encoded["n_bytes"], encoded["input_bytes"], encoded["spec"]) == (n_bytes, X.nbytes, "topk(0.1) | fp16")
+    assert json_of(capsys, "inspect", "x.pbit") == perbit.inspect(Path("x.pbit").read_bytes())
+    assert json_of(capsys, "decode", "x.pbit")["shapes"] == {"": [30, 40]}
+    listed = {row["name"]: row for row in json_of(capsys, "codecs")}
+    assert listed["rans"]["takes"] == "symbols"
+    assert json_of(capsys, "codecs", "topk")[0]["call"] == listed["topk"]["call"]
+
+
+def test_inspect_for_people(npy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    output_of(capsys, "encode", npy, "topk(0.1) | fp16")
+    said = output_of(capsys, "inspect", "x.pbit")
+    assert "float32 (30, 40)  topk(0.1) | fp16" in said
+    assert "positions" in said
+    save_file(MODEL, "m.safetensors")
+    output_of(capsys, "encode", "m.safetensors", "fp16")
+    assert "w  float32 (30, 40)  fp16" in output_of(capsys, "inspect", "m.pbit")
+
+
+def test_empty_arrays_and_messages(capsys: pytest.CaptureFixture[str]) -> None:
+    np.save("e.npy", np.zeros((0, 3), np.float32))
+    assert "bits a value" not in output_of(capsys, "encode", "e.npy", "uniform(4) | rans")
+    output_of(capsys, "inspect", "e.pbit")
+    output_of(capsys, "decode", "e.pbit", "-o", "f.npy")
+    assert np.load("f.npy").shape == (0, 3)
+    Path("none.pbit").write_bytes(perbit.dumps({}, "raw"))
+    assert output_of(capsys, "decode", "none.pbit") == "none.npz: 0 tensors\n"
+
+
+def test_bench_measures_and_writes_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = json_of(capsys, "bench", "--n", "100000", "--repeats", "1", "--only", "scan", "-o", "bench.json")
+    assert rows
+    assert all("scan" in row["name"] for row in rows)
+    assert json.loads(Path("bench.json").read_text()) == rows
+
+
+# --- what does not ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "spec", ["", "nosuch", "topk(", "topk(0.1) | rans", "uniform(99)", "raw | deflate(3.5)", "((("]
+)
+def test_a_malformed_spec(spec: str, npy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    complaint_of(capsys, "encode", npy, spec)
+    assert not Path("x.pbit").exists()
+
+
+@pytest.mark.parametrize("command", ["encode", "decode", "inspect"])
+def test_a_missing_file(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["nowhere.npy", "raw"] if command == "encode" else ["nowhere.pbit"]
+    assert "nowhere" in complaint_of(capsys, command, *arguments)
+
+
+def test_a_folder_is_no_file(npy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("folder.npy").mkdir()
+    complaint_of(capsys, "encode", "folder.npy", "raw")
+    complaint_of(capsys, "inspect", "folder.npy")
+    assert "folder.npy" in complaint_of(capsys, "encode", npy, "raw", "-o", "folder.npy")
+    assert list(Path("folder.npy").iterdir()) == []
+
+
+def test_a_suffix_nobody_knows(npy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("x.txt").write_text("1 2 3")
+    assert ".safetensors" in complaint_of(capsys, "encode", "x.txt", "raw")
+    output_of(capsys, "encode", npy, "raw")
+    assert ".npy" in complaint_of(capsys, "decode", "x.pbit", "-o", "y.npz")
+    Path("m.pbit").write_bytes(perbit.dumps(MODEL, "raw"))
+    assert ".safetensors" in complaint_of(capsys, "decode", "m.pbit", "-o", "y.npy")
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors"])
+@pytest.mark.parametrize("content", ["empty", "garbage", "half", "of another kind"])
+def test_a_damaged_file(suffix: str, content: str, npy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    save_file({"x": X}, "good.safetensors")
+    np.savez("good.npz", x=X)
+    np.save("good.npy", X)
+    other = {".npy": "good.npz", ".npz": "good.npy", ".safetensors": "good.npz"}[suffix]
+    data = {
+        "empty": b"",
+        "garbage": b"garbage " * 50,
+        "half": Path(f"good{suffix}").read_bytes()[:1000],
+        "of another kind": Path(other).read_bytes(),
+    }[content]
+    Path(f"bad{suffix}").write_bytes(data)
+    assert f"bad{suffix}" in complaint_of(capsys, "encode", f"bad{suffix}", "raw")
+
+
+def test_a_damaged_member_of_an_archive(capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez_compressed("bad.npz", x=X)
+    data = bytearray(Path("bad.npz").read_bytes())
+    data[1000:1010] = b"0123456789"
+    Path("bad.npz").write_bytes(data)
+    assert "bad.npz" in complaint_of(capsys, "encode", "bad.npz", "raw")
+
+
+def test_pickles_are_not_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    np.save("p.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    complaint_of(capsys, "encode", "p.npy", "raw")
+
+
+def test_arrays_that_cannot_be_coded(capsys: pytest.CaptureFixture[str]) -> None:
+    np.save("nan.npy", np.array([1, np.nan, np.inf], np.float32))
+    assert "1 NaN and 1 infinite" in complaint_of(capsys, "encode", "nan.npy", "fp16")
+    np.save("complex.npy", np.zeros(3, complex))
+    assert "complex128" in complaint_of(capsys, "encode", "complex.npy", "raw")
+    np.save("ints.npy", np.arange(3))
+    assert "only raw" in complaint_of(capsys, "encode", "ints.npy", "fp16")
+
+
+def test_a_damaged_frame_and_a_limit(npy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    output_of(capsys, "encode", npy, "raw")
+    for command in ("decode", "inspect"):
+        assert "max_values=1200" in complaint_of(capsys, command, "x.pbit", "--max-values", "1199")
+    Path("x.pbit").write_bytes(Path("x.pbit").read_bytes()[:-1])
+    for command in ("decode", "inspect"):
+        assert "damaged" in complaint_of(capsys, command, "x.pbit")
+
+
+def test_a_failed_run_leaves_files_as_they_were(npy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("x.pbit").write_text("precious")
+    before = sorted(Path().iterdir())
+    complaint_of(capsys, "encode", npy, "nosuch")
+    complaint_of(capsys, "decode", "x.pbit", "-o", "y.npy")
+    complaint_of(capsys, "encode", npy, "raw", "-o", "nowhere/x.pbit")
+    assert sorted(Path().iterdir()) == before
+    assert Path("x.pbit").read_text() == "precious"
+
+
+def test_writing_that_fails_half_way_leaves_no_file(
+    npy: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    assert "No space left" in complaint_of(capsys, "encode", npy, "raw")
+    assert [path.name for path in Path().iterdir()] == ["x.npy"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["nosuch"],
+        ["encode"],
+        ["encode", "x.npy", "raw", "--threads", "0"],
+        ["encode", "x.npy", "raw", "--threads", "two"],
+        ["decode", "x.pbit", "--max-values", "many"],
+        ["bench", "--repeats", "0"],
+        ["bench", "--n", "0"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_explained(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == EXIT_USAGE
+    assert "usage: perbit" in capsys.readouterr().err
+
+
+def test_the_installed_command_runs(npy: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "perbit.cli", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"perbit {perbit.__version__}\n"
+    bad = subprocess.run([sys.executable, "-m", "perbit.cli", "encode", npy, "nosuch"], capture_output=True, text=True)
+    assert (bad.returncode, bad.stdout) == (EXIT_USAGE, "")
+    assert bad.stderr.startswith("perbit: there is no codec 'nosuch'")
+
+
+@pytest.mark.parametrize("arguments", [["codecs"], ["codecs", "--json"]], ids=" ".join)
+def test_a_reader_that_goes_away_is_no_error(arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "perbit.cli", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    with process.stderr as stderr:
+        assert stderr.read() == b""
+    assert process.wait() == EXIT_OK
