@@ -13,6 +13,7 @@ from perbit.errors import DecodeError, EncodeError
 from perbit.families.positions import Golomb
 from perbit.kernels import K
 from perbit.kernels.api import F32, U32
+from perbit.parallel import chunks
 from perbit.randomness import fold, splitmix64
 from perbit.registry import register
 
@@ -188,6 +189,8 @@ class RandK(FloatCodec):
         if len(seed) != 4:
             raise DecodeError(f"randk: the seed has {len(seed)} bytes instead of 4")
         n = size(shape)
+        if n > MAX_SPARSE:
+            raise DecodeError(f"randk: positions are 32-bit, the frame claims {n} values")
         k = self.passes_on(n)
         values = rest.decode_floats(src, (k,))  # first: it fails on short frames before any positions are drawn
         return random_positions(n, k, int.from_bytes(seed, "little")), values
@@ -213,9 +216,12 @@ def random_positions(n: int, k: int, seed: int) -> U32:
     """
     half = max(1, ((max(2, n) - 1).bit_length() + 1) // 2)
     keys = [splitmix64(seed ^ (round_ << 32)) & 0xFFFFFFFF for round_ in range(_ROUNDS)]
-    out = _feistel(np.arange(k, dtype=np.uint32), half, keys)
-    while (outside := np.flatnonzero(out >= n)).size:
-        out[outside] = _feistel(out[outside], half, keys)
+    out = np.arange(k, dtype=np.uint32)
+    for lo, hi in chunks(k):  # so that the network's many temporary arrays stay small
+        part = _feistel(out[lo:hi], half, keys)
+        while (outside := np.flatnonzero(part >= n)).size:
+            part[outside] = _feistel(part[outside], half, keys)
+        out[lo:hi] = part
     out.sort()
     return out
 
