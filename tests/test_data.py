@@ -101,7 +101,8 @@ def test_png_with_every_filter(channels: int) -> None:
 
 
 def test_png_agrees_with_an_independent_reader() -> None:
-    image = pytest.importorskip("PIL.Image")
+    from PIL import Image as image
+
     pixels = RNG.integers(0, 256, (16, 11, 3), np.uint8)
     smooth = np.cumsum(pixels, axis=1, dtype=np.uint8)
     data = io.BytesIO()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+import torch
 
 from perbit.sim import gradients, models, objective  # noqa: E402
 from perbit.sim.data import Dataset, Info, Split, load  # noqa: E402
