@@ -5,8 +5,7 @@ and seals most of them again so that the decoders see the damage. A frame that i
 Each frame is read in every way (attacks/targets.py) under every native back end, sometimes under numpy; all must agree.
 
 Workers are processes of their own: a crash, a hang, an exception that is no DecodeError, disagreement between back ends,
-or memory beyond 64 MiB above the cap saves the frame in fuzz-corpus/ and ends with exit code 1. With --atheris, libFuzzer
-(pip install atheris) chooses the inputs by the coverage of perbit's Python code, with the mutations below as its mutator.
+or memory beyond 64 MiB above the cap saves the frame in fuzz-corpus/ and ends with exit code 1.
 """
 
 from __future__ import annotations
@@ -271,48 +270,17 @@ def run(seconds: float, seed: int, cores: int) -> int:
     return 1 if failed else 0
 
 
-def run_atheris(seconds: float, seed: int) -> int:
-    """libFuzzer in this process; a crash ends it with its own report and file."""
-    import atheris
-
-    with atheris.instrument_imports(include=["perbit"]):
-        import perbit
-        import perbit.families  # noqa: F401
-    corpus = seeds()
-    CRASHES.mkdir(exist_ok=True)
-
-    def one_input(data: bytes) -> None:
-        execute(data, ["portable"])
-
-    def mutator(data: bytes, max_size: int, mutation_seed: int) -> bytes:
-        rng = random.Random(mutation_seed)
-        return mutate(rng, [data[:-4] or corpus[0], *corpus] if rng.random() < 0.1 else [data[:-4] or corpus[0]])
-
-    with tempfile.TemporaryDirectory() as folder:
-        for index, body in enumerate(corpus):
-            (Path(folder) / f"{index}").write_bytes(body + bytes(4))
-        options = [f"-max_total_time={int(seconds)}", f"-seed={seed}", f"-max_len={MAX_FRAME}", "-rss_limit_mb=2048"]
-        atheris.Setup(
-            [sys.argv[0], *options, f"-artifact_prefix={CRASHES}/", folder], one_input, custom_mutator=mutator
-        )
-        atheris.Fuzz()
-    return 0
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Fuzz perbit's decoders.")
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--cores", type=int, default=1)
-    parser.add_argument("--atheris", action="store_true", help="let libFuzzer choose the inputs by coverage")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if str(TESTS) not in sys.path:
         sys.path.insert(0, str(TESTS))
     if options.worker:
         return work(options.worker, options.seed, options.seconds)
-    if options.atheris:
-        return run_atheris(options.seconds, options.seed)
     return run(options.seconds, options.seed, options.cores)
 
 

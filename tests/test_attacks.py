@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,34 @@ def test_limits_hold_for_everything_a_frame_can_be_read_by() -> None:
     for reader in (read, perbit.inspect, perbit.wire.read_header):
         with pytest.raises(perbit.LimitError, match="claims 8 values"):
             reader(frame, max_values=7)
+
+
+MANY = 1 << 22
+
+
+@pytest.mark.parametrize(
+    ("codec", "dtype"),
+    [
+        ("uniform(12) | rans", "float32"),
+        ("qsgd(1, bucket=0) | huffman", "float64"),
+        ("randk(1.0) | uniform(1) | rans", "float32"),
+        ("raw | zstd", "float64"),
+        ("raw | deflate", "int64"),
+        ("bf16 | zstd", "float16"),
+        ("topk(k=1) | fp16", "float32"),
+    ],
+)
+def test_a_small_frame_of_many_zeros_decodes_within_bounded_memory(codec: str, dtype: str) -> None:
+    frame = perbit.encode(np.zeros(MANY, dtype), codec, seed=0)
+    assert len(frame) < MANY // 100
+    tracemalloc.start()
+    try:
+        value = perbit.decode(frame, max_values=MANY)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert not value.any()
+    assert peak <= (64 << 20) + 4 * MANY
 
 
 @pytest.fixture(scope="module")

@@ -236,6 +236,13 @@ def test_arrays_that_cannot_be_coded(capsys: pytest.CaptureFixture[str]) -> None
     assert "only raw" in complaint_of(capsys, "encode", "ints.npy", "fp16")
 
 
+@pytest.mark.parametrize(("name", "target"), [("a\0b", "m.npz"), ("__metadata__", "m.safetensors")])
+def test_names_a_format_cannot_hold(name: str, target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("m.pbit").write_bytes(perbit.dumps({name: X}, "raw"))
+    assert "choose another format" in complaint_of(capsys, "decode", "m.pbit", "-o", target)
+    assert not Path(target).exists()
+
+
 def test_a_damaged_frame_and_a_limit(npy: str, capsys: pytest.CaptureFixture[str]) -> None:
     output_of(capsys, "encode", npy, "raw")
     for command in ("decode", "inspect"):

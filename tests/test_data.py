@@ -101,13 +101,14 @@ def test_png_with_every_filter(channels: int) -> None:
 
 
 def test_png_agrees_with_an_independent_reader() -> None:
-    image = pytest.importorskip("PIL.Image")
+    from PIL import Image
+
     pixels = RNG.integers(0, 256, (16, 11, 3), np.uint8)
     smooth = np.cumsum(pixels, axis=1, dtype=np.uint8)
     data = io.BytesIO()
-    image.fromarray(smooth).save(data, "png")
+    Image.fromarray(smooth).save(data, "png")
     assert np.array_equal(read_png(data.getvalue()), smooth)
-    assert np.array_equal(np.asarray(image.open(io.BytesIO(png(pixels, [PAETH] * 16)))), pixels)
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(png(pixels, [PAETH] * 16)))), pixels)
 
 
 def test_damaged_png() -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from perbit.sim import gradients, models, objective  # noqa: E402
-from perbit.sim.data import Dataset, Info, Split, load  # noqa: E402
+from perbit.sim import gradients, models, objective
+from perbit.sim.data import Dataset, Info, Split, load
 
 torch.set_num_threads(1)  # small models only wait for each other on more
 

@@ -37,7 +37,8 @@ MODEL = {
         ("size:13..", "x", (3, 4), False),
         ("size:1e1..20", "x", (3, 4), True),
         ("*.w dims:2 size:..11", "a.w", (3, 4), False),
-        ("", "anything", (9,), True),
+        ("", "anything", (9,), False),
+        ("", "", (9,), True),
     ],
 )
 def test_rules(text: str, name: str, shape: tuple[int, ...], expected: bool) -> None:

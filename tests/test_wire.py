@@ -45,7 +45,8 @@ def test_raw_keeps_float64_exactly() -> None:
 
 
 def test_bfloat16_survives() -> None:
-    ml_dtypes = pytest.importorskip("ml_dtypes")
+    import ml_dtypes
+
     x = X.astype(ml_dtypes.bfloat16)
     for spec in ("raw", "bf16"):
         value = perbit.decode(perbit.encode(x, spec))
@@ -54,7 +55,8 @@ def test_bfloat16_survives() -> None:
 
 
 def test_torch_tensors_are_arrays_too() -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     x = torch.from_numpy(X.copy()).requires_grad_()
     assert np.array_equal(perbit.decode(perbit.encode(x, "raw")), X)
     half = x.bfloat16()

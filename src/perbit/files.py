@@ -105,12 +105,19 @@ def write_tensors(path: Path, value: NDArray[Any] | Mapping[str, NDArray[Any]]) 
             raise FileError(f"one array goes into a .npy file, not {path.name}")
         write_atomically(path, lambda file: _write_npy(file, value))
     elif path.suffix == ".npz":
+        _refuse_names(path, [name for name in value if "\0" in name])  # zip archives cut names there
         write_atomically(path, lambda file: _write_npz(file, value))
     elif path.suffix == ".safetensors":
+        _refuse_names(path, [name for name in value if name == "__metadata__"])
         data = _safetensors().save({name: np.asarray(array, order="C") for name, array in value.items()})
         write_atomically(path, lambda file: file.write(data))
     else:
         raise FileError(f"several tensors go into a .npz or .safetensors file, not {path.name}")
+
+
+def _refuse_names(path: Path, names: list[str]) -> None:
+    if names:
+        raise FileError(f"a {path.suffix} file cannot hold a tensor called {names[0]!r}; choose another format")
 
 
 def _write_npy(file: IO[bytes], array: NDArray[Any]) -> None:

@@ -35,6 +35,7 @@ def key_from_seed(seed: int | None) -> int:
 
 
 _ROUNDS = 6
+_PIECE = 1 << 20
 
 
 def random_positions(n: int, k: int, seed: int) -> U32:
@@ -49,9 +50,12 @@ def random_positions(n: int, k: int, seed: int) -> U32:
         return np.arange(n, dtype=np.uint32)
     half = max(1, ((max(2, n) - 1).bit_length() + 1) // 2)
     keys = [splitmix64(seed ^ (round_ << 32)) & 0xFFFFFFFF for round_ in range(_ROUNDS)]
-    out = _feistel(np.arange(k, dtype=np.uint32), half, keys)
-    while (outside := np.flatnonzero(out >= n)).size:
-        out[outside] = _feistel(out[outside], half, keys)
+    out = np.arange(k, dtype=np.uint32)
+    for lo in range(0, k, _PIECE):  # so that the network's many temporary arrays stay small
+        part = _feistel(out[lo : lo + _PIECE], half, keys)
+        while (outside := np.flatnonzero(part >= n)).size:
+            part[outside] = _feistel(part[outside], half, keys)
+        out[lo : lo + _PIECE] = part
     out.sort()
     return out
 

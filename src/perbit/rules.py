@@ -46,7 +46,8 @@ class Rule:
                 names.append(word)
         if len(names) > 1:
             raise SpecError(f"rule {text!r} has {len(names)} name patterns; write a rule for each, or ? for a space")
-        return cls(names[0] if names else "*", **conditions)
+        any_name = "*" if conditions else ""  # an empty rule speaks of the tensor without a name
+        return cls(names[0] if names else any_name, **conditions)
 
     def matches(self, name: str, shape: Shape) -> bool:
         """Whether a tensor of this name and shape is meant."""

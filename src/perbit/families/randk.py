@@ -9,7 +9,7 @@ import numpy as np
 from perbit.bits import Reader, Writer
 from perbit.codec import FloatCodec, Floats, Rest, Shape, size
 from perbit.errors import DecodeError
-from perbit.families.sparse import check_amount, check_size, densify, kept
+from perbit.families.sparse import MAX_SPARSE, check_amount, check_size, densify, kept
 from perbit.kernels import K
 from perbit.kernels.api import F32, U32
 from perbit.randomness import fold, random_positions
@@ -80,6 +80,8 @@ class RandK(FloatCodec):
     def _decode(self, src: Reader, shape: Shape, rest: Rest) -> tuple[U32, F32]:
         seed = _read_seed(src) if self.seed is None else self.seed
         n = size(shape)
+        if n > MAX_SPARSE:
+            raise DecodeError(f"randk: positions are 32-bit, the frame claims {n} values")
         k = self.passes_on(n)
         values = rest.decode_floats(src, (k,))  # first: it fails on short frames before any positions are drawn
         return random_positions(n, k, seed), values
