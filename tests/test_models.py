@@ -36,6 +36,7 @@ TABLE = Info("a9a", "tabular", (123,), 2)
         ("series-cnn", SENSORS, 32_620),
         ("logistic", TABLE, 248),
         ("mlp", Info("digits", "image", (1, 8, 8), 10), 4_810),
+        ("mlp-wide", Info("digits", "image", (1, 8, 8), 10), 85_002),
     ],
 )
 def test_parameter_counts(name: str, info: Info, n: int) -> None:
