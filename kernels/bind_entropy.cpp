@@ -89,7 +89,8 @@ nb::object histogram(ReadArray symbols, size_t alphabet) {
     return nb::cast(numpy_array(std::move(counts), alphabet));
 }
 
-nb::bytes rans_encode(ReadArray symbols, Read<uint32_t> freqs, int bits) {
+// The stream at the end of a scratch buffer.
+std::pair<const uint8_t*, size_t> rans_stream(ReadArray symbols, Read<uint32_t> freqs, int bits) {
     const size_t n = symbols.size(), capacity = 2 * n + 4 * rans_lanes(n);
     uint8_t* const buffer = scratch(capacity);
     size_t size = 0;
@@ -99,7 +100,19 @@ nb::bytes rans_encode(ReadArray symbols, Read<uint32_t> freqs, int bits) {
             return PERBIT_CALL(rans_encode, data, n, table.model, buffer, capacity, &size);
         });
     }));
-    return nb::bytes(buffer + (capacity - size), size);
+    return {buffer + (capacity - size), size};
+}
+
+nb::bytes rans_encode(ReadArray symbols, Read<uint32_t> freqs, int bits) {
+    const auto [stream, size] = rans_stream(symbols, freqs, bits);
+    return nb::bytes(stream, size);
+}
+
+size_t rans_encode_into(ReadArray symbols, Read<uint32_t> freqs, int bits, Write<uint8_t> out) {
+    const auto [stream, size] = rans_stream(symbols, freqs, bits);
+    if (size > out.size()) throw nb::value_error("the stream does not fit the output");
+    std::memcpy(out.data(), stream, size);
+    return size;
 }
 
 template <class Symbol>
@@ -208,6 +221,7 @@ void bind_entropy(nb::module_& m) {
     const auto array = [](const char* name) { return nb::arg(name).noconvert(); };
     m.def("histogram", &histogram, array("symbols"), nb::arg("alphabet"));
     m.def("rans_encode", &rans_encode, array("symbols"), array("freqs"), nb::arg("bits"));
+    m.def("rans_encode_into", &rans_encode_into, array("symbols"), array("freqs"), nb::arg("bits"), array("out"));
     m.def("rans_decode", &rans_decode, nb::arg("data"), array("freqs"), nb::arg("bits"), array("out"));
     m.def("rans_decode_table", &rans_decode_table, nb::arg("data"), array("freqs"), nb::arg("bits"), array("table"),
           array("out"));

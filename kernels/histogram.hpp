@@ -49,31 +49,75 @@ inline uint64_t count_nibbles(const uint8_t* symbols, size_t n, uint64_t counts[
 
 #ifdef PERBIT_AVX2
 
-// Compares 32 symbols with each of the 16 values: no memory traffic at all. Byte counters last 255 rounds.
-inline uint64_t count_nibbles_avx2(const uint8_t* symbols, size_t n, uint64_t counts[16]) {
-    constexpr size_t ROUNDS = 255, STEP = 32;
-    constexpr int HALF = 8;  // values counted in one sweep over a run of rounds: what the registers hold
-    __m256i seen = _mm256_setzero_si256();
-    size_t i = 0;
-    while (n - i >= STEP) {
-        const size_t rounds = (n - i) / STEP < ROUNDS ? (n - i) / STEP : ROUNDS;
-        for (int base = 0; base < 16; base += HALF) {
-            __m256i tally[HALF] = {};
-            for (size_t r = 0; r < rounds; ++r) {
-                const __m256i s = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(symbols + i + r * STEP));
-                seen = _mm256_or_si256(seen, s);
+// Counts, for each of the eight bit positions, the bytes of the vectors added that have it set. Carry-save adders keep
+// one bit of each count per vector, so that only every sixteenth vector is counted out.
+struct BitCounter {
+    __m256i ones = _mm256_setzero_si256(), twos = ones, fours = ones, eights = ones;
+    uint64_t counts[8] = {};
+
+    static void add(__m256i& carry, __m256i& sum, __m256i a, __m256i b) {
+        const __m256i half = _mm256_xor_si256(sum, a);
+        carry = _mm256_or_si256(_mm256_and_si256(sum, a), _mm256_and_si256(half, b));
+        sum = _mm256_xor_si256(half, b);
+    }
+
+    void count_out(__m256i bits, uint64_t weight) {
 #pragma GCC unroll 8
-                for (int v = 0; v < HALF; ++v)
-                    tally[v] = _mm256_sub_epi8(
-                        tally[v], _mm256_cmpeq_epi8(s, _mm256_set1_epi8(static_cast<char>(base + v))));
-            }
-            for (int v = 0; v < HALF; ++v) {
-                alignas(32) uint64_t sums[4];
-                _mm256_store_si256(reinterpret_cast<__m256i*>(sums), _mm256_sad_epu8(tally[v], _mm256_setzero_si256()));
-                counts[base + v] += sums[0] + sums[1] + sums[2] + sums[3];
-            }
+        for (int position = 7; position >= 0; --position) {
+            counts[position] += weight * static_cast<unsigned>(_mm_popcnt_u32(static_cast<unsigned>(_mm256_movemask_epi8(bits))));
+            bits = _mm256_add_epi8(bits, bits);
         }
-        i += rounds * STEP;
+    }
+
+    template <class Load>
+    void add_sixteen(const Load& vector) {
+        __m256i two[2], four[2], eight[2], sixteen;
+#pragma GCC unroll 2
+        for (int h = 0; h < 2; ++h) {
+#pragma GCC unroll 2
+            for (int q = 0; q < 2; ++q) {
+                const int at = 8 * h + 4 * q;
+                add(two[0], ones, vector(at), vector(at + 1));
+                add(two[1], ones, vector(at + 2), vector(at + 3));
+                add(four[q], twos, two[0], two[1]);
+            }
+            add(eight[h], fours, four[0], four[1]);
+        }
+        add(sixteen, eights, eight[0], eight[1]);
+        count_out(sixteen, 16);
+    }
+
+    void finish() {
+        count_out(ones, 1);
+        count_out(twos, 2);
+        count_out(fours, 4);
+        count_out(eights, 8);
+    }
+};
+
+// A symbol becomes one bit of a byte: the first eight symbols in one counter, the others in a second.
+inline uint64_t count_nibbles_avx2(const uint8_t* symbols, size_t n, uint64_t counts[16]) {
+    constexpr size_t STEP = 16 * 32;
+    const __m256i low_bits = _mm256_setr_epi8(1, 2, 4, 8, 16, 32, 64, -128, 0, 0, 0, 0, 0, 0, 0, 0,  //
+                                              1, 2, 4, 8, 16, 32, 64, -128, 0, 0, 0, 0, 0, 0, 0, 0);
+    const __m256i high_bits = _mm256_permute4x64_epi64(low_bits, 0xb1);
+    __m256i seen = _mm256_setzero_si256();
+    BitCounter low, high;
+    size_t i = 0;
+    for (; n - i >= STEP; i += STEP) {
+        const auto load = [&](int k) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(symbols + i) + k); };
+        low.add_sixteen([&](int k) {
+            const __m256i s = load(k);
+            seen = _mm256_or_si256(seen, s);
+            return _mm256_shuffle_epi8(low_bits, s);
+        });
+        high.add_sixteen([&](int k) { return _mm256_shuffle_epi8(high_bits, load(k)); });
+    }
+    low.finish();
+    high.finish();
+    for (int v = 0; v < 8; ++v) {
+        counts[v] += low.counts[v];
+        counts[8 + v] += high.counts[v];
     }
     alignas(32) uint64_t any[4];
     _mm256_store_si256(reinterpret_cast<__m256i*>(any), seen);

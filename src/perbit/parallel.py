@@ -52,6 +52,34 @@ def scratch(n: int, dtype: type[np.generic]) -> NDArray[Any]:
     return kept[dtype][:n]
 
 
+class Shelf:
+    """Room for streams until a frame is joined, in large blocks: many small allocations would each pay for fresh pages."""
+
+    BLOCK = 1 << 24
+
+    def __init__(self) -> None:
+        self.block, self.used = np.empty(0, np.uint8), 0
+
+    def room(self, n_bytes: int) -> NDArray[np.uint8]:
+        """At least so many free bytes."""
+        if n_bytes > self.block.size - self.used:
+            self.block, self.used = np.empty(max(self.BLOCK, n_bytes), np.uint8), 0
+        return self.block[self.used :]
+
+    def keep(self, n_bytes: int) -> memoryview:
+        """Take the first bytes of the room for good. A block lives as long as a view of it."""
+        self.used += n_bytes
+        return self.block[self.used - n_bytes : self.used].data
+
+
+def shelf() -> Shelf:
+    """This thread's shelf."""
+    if not hasattr(_local, "shelf"):
+        _local.shelf = Shelf()
+    found: Shelf = _local.shelf
+    return found
+
+
 def run(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
     """The results of `work` over `items`, in order."""
     return map(work, items) if _pool is None else _pool.map(work, items)

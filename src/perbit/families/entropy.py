@@ -22,6 +22,7 @@ from perbit.registry import register
 
 _CONSTANT, _PACKED, _TABLE, _PRIOR = range(4)
 _STATE_BYTES = tables.STATE_BITS // 8  # what one lane of rANS costs beyond its symbols
+_LARGE = 1 << 18  # symbols from which a stream is worth a place on the shelf
 _LEAST_TABLE_BITS = 3  # a table costs at least this much for each symbol that occurs
 
 
@@ -86,7 +87,7 @@ class Rans(SymbolCoder):
             head, cost = varint(_PRIOR + index), prior_bits
         if packed_size(symbols.size, alphabet) <= cost / 8 + _STATE_BYTES * tables.rans_lanes(symbols.size):
             return varint(_PACKED), pack(symbols, alphabet)
-        return head, K.rans_encode(symbols, freqs, bits)
+        return head, _rans_stream(symbols, freqs, bits)
 
     @staticmethod
     def _own_table(counts: U64, to_beat: float) -> tuple[bytes, U32, int, float]:
@@ -119,6 +120,13 @@ class Rans(SymbolCoder):
             src.take(used, "frequency table")
             return freqs, bits
         return _prior_table(prior, mode).freqs(mode - _PRIOR)
+
+
+def _rans_stream(symbols: Symbols, freqs: U32, bits: int) -> Piece:
+    if symbols.size < _LARGE:
+        return K.rans_encode(symbols, freqs, bits)
+    shelf = parallel.shelf()
+    return shelf.keep(K.rans_encode_into(symbols, freqs, bits, shelf.room(3 * symbols.size)))
 
 
 @register

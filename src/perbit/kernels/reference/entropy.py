@@ -18,6 +18,7 @@ __all__ = [
     "rans_decode",
     "rans_decode_table",
     "rans_encode",
+    "rans_encode_into",
 ]
 
 MAX_ALPHABET = 4096
@@ -35,6 +36,14 @@ def histogram(symbols: Symbols, alphabet: int) -> U64:
 
 
 # ---- rANS
+
+
+def rans_encode_into(symbols: Symbols, freqs: U32, bits: int, out: NDArray[np.uint8]) -> int:
+    stream = np.frombuffer(rans_encode(symbols, freqs, bits), np.uint8)
+    if len(stream) > len(out):
+        raise ValueError("the stream does not fit the output")
+    out[: len(stream)] = stream
+    return len(stream)
 
 
 def rans_encode(symbols: Symbols, freqs: U32, bits: int) -> bytes:
