@@ -18,8 +18,21 @@ def _plan(plan: PlanLike) -> PlanLike:
     return codec(plan) if isinstance(plan, str) else plan
 
 
+class _Memoryless(Channel):
+    """A channel that carries each vector as it comes: codecs only."""
+
+    def memories(self, n: int) -> tuple[Memory, Memory]:
+        return (), ()
+
+    def push(self, x: F32, memory: Memory, layout: Layout, code: Code) -> tuple[F32, Memory]:
+        return code(x), ()
+
+    def pull(self, decoded: F32, memory: Memory, layout: Layout) -> tuple[F32, Memory]:
+        return decoded, ()
+
+
 @dataclass(frozen=True)
-class Direct(Channel):
+class Direct(_Memoryless):
     """value = C(x). Nothing is remembered; frames are still numbered so that a lost or repeated one is noticed.
 
     >>> import numpy as np
@@ -39,18 +52,9 @@ class Direct(Channel):
     def plan_at(self, sequence: int) -> PlanLike:
         return self.plan
 
-    def memories(self, n: int) -> tuple[Memory, Memory]:
-        return (), ()
-
-    def push(self, x: F32, memory: Memory, layout: Layout, code: Code) -> tuple[F32, Memory]:
-        return code(x), ()
-
-    def pull(self, decoded: F32, memory: Memory, layout: Layout) -> tuple[F32, Memory]:
-        return decoded, ()
-
 
 @dataclass(frozen=True)
-class Warmup(Channel):
+class Warmup(_Memoryless):
     """Like Direct, but the first frames have other codecs: `stages` are (frames, plan) pairs, then comes `plan`.
 
     Deep gradient compression ramps the sparsity 75 %, 93.75 %, 98.44 %, 99.6 %, 99.9 % (Lin et al., 2018, section 3.3).
@@ -70,15 +74,6 @@ class Warmup(Channel):
                 return plan
             sequence -= count
         return self.plan
-
-    def memories(self, n: int) -> tuple[Memory, Memory]:
-        return (), ()
-
-    def push(self, x: F32, memory: Memory, layout: Layout, code: Code) -> tuple[F32, Memory]:
-        return code(x), ()
-
-    def pull(self, decoded: F32, memory: Memory, layout: Layout) -> tuple[F32, Memory]:
-        return decoded, ()
 
 
 @dataclass(frozen=True)
