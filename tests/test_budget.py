@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from hypothesis import given
 
 import perbit
-from perbit.budget import _search
+from perbit.budget import BudgetPlan, _search
+from perbit.channels import Direct, ErrorFeedback
 from perbit.errors import BudgetError, SpecError
 from perbit.plan import Plan
 from perbit.template import Template, whole_numbers
@@ -205,3 +207,53 @@ def test_budgets_that_cannot_be_met(
 ) -> None:
     with pytest.raises(BudgetError, match=lesson):
         perbit.fit_budget(model, spec, **options)
+
+
+# --- a budget for every message of a channel --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("small", [None, "raw"])
+@pytest.mark.parametrize("spec", ["topk(?) | mwl2(2, 2) | rans", "threshold(?) | fp16", "topk(?, positions=golomb) | fp16"])
+def test_every_message_of_a_channel_fills_its_budget(
+    model: dict[str, np.ndarray], spec: str, small: str | None
+) -> None:
+    floats = {name: x for name, x in model.items() if name != "steps"}
+    channel = ErrorFeedback(Direct(BudgetPlan.of(spec, n_bits=60_000, small=small)), 1.0)
+    sender, receiver = channel.init(floats)
+    for number in range(4):
+        sent = channel.send({name: x * (1 + number) for name, x in floats.items()}, sender, seed=number)
+        assert 0.98 * 7500 <= len(sent.frame) <= 7500
+        got, receiver = channel.receive(sent.frame, receiver)
+        assert all(np.array_equal(got[name], sent.value[name]) for name in floats)
+        sender = sent.state
+
+
+def test_a_message_of_zeros_needs_less_than_its_budget() -> None:
+    channel = Direct(BudgetPlan.of("topk(?) | fp16", n_bits=8000))
+    sender, receiver = channel.init({"w": (100, 100)})
+    sent = channel.send({"w": np.zeros((100, 100))}, sender, seed=0)
+    assert len(sent.frame) < 1000
+    assert not channel.receive(sent.frame, receiver)[0]["w"].any()
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: BudgetPlan.of("topk(0.1)", n_bits=8000), "single '\\?'"),
+        (lambda: BudgetPlan.of("topk(?)", n_bits=64), "needs more than 64 bits"),
+        (lambda: BudgetPlan.of("topk(?)", n_bits=8000, rules={"a": "raw"}), "one '\\?', n_bits and small"),
+    ],
+)
+def test_budget_plans_that_make_no_sense(make: Any, said: str) -> None:
+    with pytest.raises(perbit.PerbitError, match=said):
+        make()
+
+
+def test_channels_heed_whole_model_plans(model: dict[str, np.ndarray]) -> None:
+    floats = {name: x for name, x in model.items() if name != "steps"}
+    plan = Plan.of("topk(0.05)", whole_model=True, small_below=0, flat_is_small=False)
+    channel = Direct(plan)
+    value = channel.send(floats, channel.init(floats)[0], seed=0).value
+    everything, kept = (np.concatenate([x[name].reshape(-1) for name in floats]) for x in (floats, value))
+    assert np.count_nonzero(kept) == pytest.approx(0.05 * kept.size, abs=1)
+    assert np.abs(kept[kept != 0]).min() >= np.abs(everything[kept == 0]).max()

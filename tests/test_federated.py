@@ -14,8 +14,9 @@ import pytest
 import perbit
 from perbit.errors import PerbitError
 from perbit.files import FileError
+from perbit.randomness import fold
 from perbit.sim.data.dataset import DataError
-from perbit.sim.federated import Method, Progress, Task, ledger, run
+from perbit.sim.federated import Method, Progress, Task, ledger, local, run, tensors, world
 from perbit.sim.federated.ledger import Lines
 from perbit.sim.federated.optimiser import Moments, step
 from perbit.sim.federated.settings import SettingsError
@@ -152,6 +153,33 @@ def test_gradient_per_step_and_fedprox(tmp_path: Path) -> None:
     tied = run(replace(SMALL, prox=10.0, rounds=1), METHODS[0], 0, tmp_path / "tied")
     free = run(replace(SMALL, rounds=1), METHODS[0], 0, tmp_path / "free")
     assert tied["model_sha256"] != free["model_sha256"]
+
+
+def test_clients_count_by_their_samples(tmp_path: Path) -> None:
+    """One round without compression, worked out by hand: the mean of the local models, weighted by samples."""
+    task = replace(SMALL, rounds=1)
+    place = world.build(task, 1)
+    before, after = place.first, []
+    for client in range(task.clients):
+        tensors.put(place.network, before)
+        local.train(place.network, place.data, place.parts[client], task, fold(fold(fold(1, 1), 3), client))
+        after.append({name: value.astype(np.float64) for name, value in tensors.floats(place.network).items()})
+    sizes = [len(part) for part in place.parts]
+    assert len(set(sizes)) > 1
+    for weights, of in (("samples", sizes), ("equal", [1] * 4)):
+        seen: list[Any] = []
+        run(replace(task, weights=weights), Method("float32"), 1, tmp_path / weights, watch=seen.append)
+        got = seen[-1].federation.server
+        want = {name: np.average([model[name] for model in after], axis=0, weights=of) for name in before}
+        np.testing.assert_allclose(got.model, np.concatenate([want[name].reshape(-1) for name in want]), atol=1e-6)
+
+
+def test_a_budget_holds_for_every_message(tmp_path: Path) -> None:
+    method = Method("budget", "co3", "topk(?) | mwl2(2, 2) | rans", options={"decay": 1.0}, budget_bits=4000)
+    run(SMALL, method, 0, tmp_path, dump_frames=True)
+    sizes = [path.stat().st_size for path in tmp_path.glob("frames/*up*.pbit")]
+    assert len(sizes) == 16
+    assert 0.9 * 500 <= min(sizes) <= max(sizes) <= 500
 
 
 def test_divergence_is_an_outcome(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ True
 (100000,)
 """
 
-from perbit.budget import fit_budget, solve_k, topk_bits
+from perbit.budget import BudgetPlan, fit_budget, solve_k, topk_bits
 from perbit.codec import Codec
 from perbit.errors import (
     BudgetError,
@@ -31,6 +31,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BudgetError",
+    "BudgetPlan",
     "Codec",
     "DecodeError",
     "EncodeError",

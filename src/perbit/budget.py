@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from perbit import arrays, wire
 from perbit.allocation import Allocation, OneForAll, shared
-from perbit.codec import Codec
+from perbit.codec import Codec, stages_of
 from perbit.errors import BudgetError
-from perbit.plan import CodecLike, Plan, codec
+from perbit.plan import CodecLike, Plan, as_plan, codec
 from perbit.template import Axis, Template
 
+CHANNEL_HEAD = 16  # bytes kept free for the number and the digest of a channel's frame
 _GOOD = 0.998  # filled so far, the search stops: the next step would gain less than it costs
 
 
@@ -129,6 +130,53 @@ def fit_budget(
     chosen = plan(value)
     text = spec if per_tensor else str(template.fill(value))
     return Budgeted(text, chosen, value, job.frame(chosen), budget, job.n_encodes, seed)
+
+
+@dataclass(frozen=True)
+class BudgetPlan(Plan):
+    """A plan for channels and protocols in which every message takes as much of one budget as it can, and never more.
+
+    The `?` is fitted anew to each message: a topk(?) keeps what is above one threshold over all tensors.
+
+    >>> import numpy as np
+    >>> from perbit.channels import Direct, ErrorFeedback
+    >>> channel = ErrorFeedback(Direct(BudgetPlan.of("topk(?) | qsgd(15) | rans", n_bits=8000)), 1.0)
+    >>> state, _ = channel.init({"w": (100, 100)})
+    >>> sent = channel.send({"w": np.random.default_rng(0).laplace(size=(100, 100))}, state, seed=0)
+    >>> 990 <= len(sent.frame) <= 1000
+    True
+    """
+
+    template: str = ""
+    n_bits: int = 0
+
+    @classmethod
+    def of(
+        cls, default: CodecLike, *args: Any, n_bits: int = 0, small: CodecLike | None = None, **more: Any
+    ) -> BudgetPlan:
+        """A plan from a spec with one `?`; `small`: what small tensors get, by default the same as the others."""
+        if args or more or not isinstance(default, str):
+            raise BudgetError("a budget plan takes a spec with one '?', n_bits and small")
+        template = Template(default)
+        if _budget_bytes(n_bits, None) <= CHANNEL_HEAD:
+            raise BudgetError(f"a message with a number and a digest needs more than {n_bits} bits")
+        axis = template.axis(1 << 20)
+        likely = template.fill(axis.value(axis.count // 2))  # what it declares (ω) before a message is seen
+        if small is None:
+            return cls(likely, small_below=0, flat_is_small=False, template=default, n_bits=n_bits)
+        return cls(likely, small=codec(small), template=default, n_bits=n_bits)
+
+    @property
+    def looks_at_values(self) -> bool:
+        return True
+
+    def codecs(self, tensors: Mapping[str, NDArray[Any]]) -> dict[str, Codec]:
+        """Those of the largest message within the budget."""
+        room = self.n_bits // 8 - CHANNEL_HEAD
+        small = self.small if self.small_below else None
+        share_out = stages_of(self.default)[0].name == "topk" and any(np.any(x) for x in tensors.values())
+        found = fit_budget(tensors, self.template, n_bytes=room, per_tensor=share_out, small=small, at_least=0.0)
+        return as_plan(found.plan).codecs(tensors)
 
 
 def _budget_bytes(n_bits: int | None, n_bytes: int | None) -> int:

@@ -84,6 +84,11 @@ class Plan:
         is_small = size(shape) < self.small_below or (self.flat_is_small and len(shape) <= 1)
         return self.small if is_small else self.default
 
+    @property
+    def looks_at_values(self) -> bool:
+        """Whether the codecs depend on the values of the tensors, not on their names and shapes alone."""
+        return self.whole_model
+
     def codecs(self, tensors: Mapping[str, NDArray[Any]]) -> dict[str, Codec]:
         """The codec of every tensor of a message."""
         chosen = {name: self.codec_for(name, x.shape, x.dtype.name) for name, x in tensors.items()}

@@ -100,11 +100,11 @@ class Channel(ABC):
     def send(self, x: Any, state: State, seed: int) -> Sent:
         """Encode x. The same x, state and seed give the same frame; each number of a sequence draws its own randomness."""
         layout, frame = state.layout, b""
-        made = frames.template(self.plan_at(state.sequence), layout)
         sequence, digest = (state.sequence, self.digest(state)) if self.numbered else (None, None)
 
         def code(y: F32) -> F32:
             nonlocal frame
+            made = frames.template_for(self.plan_at(state.sequence), layout, y)
             frame, decoded = frames.write(made, y, fold(seed, state.sequence), sequence, digest)
             return decoded
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -11,7 +12,7 @@ from perbit import wire
 from perbit.bits import Piece, Reader, Writer
 from perbit.channels.layout import Layout
 from perbit.channels.lean import Lean, lean
-from perbit.codec import as_pipeline
+from perbit.codec import Codec, as_pipeline
 from perbit.errors import DecodeError
 from perbit.kernels import K
 from perbit.kernels.api import F32
@@ -36,11 +37,22 @@ class Template:
 
 @lru_cache(maxsize=256)
 def template(plan: PlanLike, layout: Layout) -> Template:
-    """The head of a frame is made by `wire` itself, once with a sequence number and once without."""
+    """What frames of this plan have in common, as far as it can be known without their values."""
     chooser = as_plan(plan)
-    entries = [
-        Entry(name, "float32", shape, as_pipeline(chooser.codec_for(name, shape))) for name, shape in layout.tensors
-    ]
+    return _made(layout, {name: chooser.codec_for(name, shape) for name, shape in layout.tensors})
+
+
+def template_for(plan: PlanLike, layout: Layout, flat: F32) -> Template:
+    """The template of one frame: for most plans the same as ever, for those that look at values a new one."""
+    chooser = as_plan(plan)
+    if not chooser.looks_at_values:
+        return template(plan, layout)
+    return _made(layout, chooser.codecs(layout.split(flat)))
+
+
+def _made(layout: Layout, codecs: Mapping[str, Codec]) -> Template:
+    """The head of a frame is made by `wire` itself, once with a sequence number and once without."""
+    entries = [Entry(name, "float32", shape, as_pipeline(codecs[name])) for name, shape in layout.tensors]
     plain, numbered = Writer(), Writer()
     wire._write_message_head(entries, None, None, plain)
     wire._write_message_head(entries, 0, bytes(DIGEST_BYTES), numbered)

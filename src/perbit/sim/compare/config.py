@@ -16,9 +16,9 @@ from perbit.sim.compare.links import LINKS, Link
 from perbit.sim.federated.settings import Method, SettingsError, Task
 
 T = TypeVar("T")
-BUILT_IN = ("demo", "co3", "m22", "deepreduce", "mcm-deep")
+BUILT_IN = ("demo", "co3", "m22", "deepreduce", "mcm-deep", "mcm-cifar", "cnn")
 _TOP = ("title", "seeds", "task", "methods", "links")
-_METHOD_KEYS = ("name", "protocol", "up", "down", "small")  # the others are the preset's parameters
+_METHOD_KEYS = ("name", "protocol", "up", "down", "small", "budget_bits")  # the others are the preset's parameters
 
 
 class ConfigError(PerbitError):

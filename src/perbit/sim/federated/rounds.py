@@ -107,13 +107,17 @@ def _exactly(counters: Mapping[str, Any], client: int, direction: str, book: Boo
 def _compute(
     world: World, task: Task, now: Federation, client: int, seed: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the server is to subtract: the way back from where local training led, or a gradient."""
+    """What the server is to subtract: the way back from where local training led, or a gradient.
+
+    FedAvg's weights are applied here, so that the plain mean of any protocol, with any memories, is the weighted mean.
+    """
     network, before = world.network, now.workers[client].model
     tensors.put(network, before)
     tensors.put(network, now.counters)
     if task.local_epochs:
         local.train(network, world.data, world.parts[client], task, seed)
-        update = {name: before[name] - value for name, value in tensors.floats(network).items()}
+        weight = np.float32(world.weight(client) if task.weights == "samples" else 1)
+        update = {name: weight * (before[name] - value) for name, value in tensors.floats(network).items()}
     else:
         local.gradient(network, world.data, world.parts[client], task, seed)
         update = tensors.gradients(network, before)

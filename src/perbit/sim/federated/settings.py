@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from perbit import presets
+from perbit.budget import BudgetPlan
 from perbit.errors import PerbitError
 from perbit.plan import Plan
 from perbit.protocol import Protocol
@@ -41,6 +42,7 @@ class Task:
     rate: float = 0.1
     momentum: float = 0.0
     prox: float = 0.0
+    weights: Literal["samples", "equal"] = "samples"  # how clients count after local epochs; gradients count alike
     server: Literal["sgd", "adam"] = "sgd"
     server_rate: float = 1.0
     server_momentum: float = 0.0
@@ -61,6 +63,7 @@ class Task:
             )
         for key in ("optimiser", "server"):
             _require(getattr(self, key) in ("sgd", "adam"), key, f'must be "sgd" or "adam", not {getattr(self, key)!r}')
+        _require(self.weights in ("samples", "equal"), "weights", f'must be "samples" or "equal", not {self.weights!r}')
         _require(
             self.per_round <= self.clients, "per_round", f"is {self.per_round}, but there are {self.clients} clients"
         )
@@ -73,7 +76,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Method:
-    """A protocol preset with the specs of both directions; `small` is for biases, norms and other small tensors."""
+    """A protocol preset with the specs of both directions; `small` is for biases, norms and other small tensors.
+
+    budget_bits: what every message up may take; the `?` in `up` is then fitted to each.
+    """
 
     name: str
     protocol: str = "fedavg"
@@ -81,11 +87,12 @@ class Method:
     down: str = "raw"
     small: str = ""  # "": the same spec as for everything else
     options: dict[str, Any] = field(default_factory=dict)  # the preset's own parameters
+    budget_bits: int = 0
 
     def __post_init__(self) -> None:
         for key in ("up", "down", "small"):
             try:
-                self._plan(getattr(self, key) or "raw")
+                self._plan(getattr(self, key) or "raw", self.budget_bits if key == "up" else 0)
             except PerbitError as error:
                 raise SettingsError(f"the spec {getattr(self, key)!r} cannot be used: {error}", key) from error
         self.make()
@@ -107,9 +114,11 @@ class Method:
             _require(key in known, key, f"is no parameter of {self.protocol}; it has {', '.join(known) or 'none'}")
             is_right = isinstance(value, str) == isinstance(known[key].default, str)
             _require(is_right, key, f"cannot be {value!r}; {self.protocol} takes {known[key].default!r} without it")
-        return preset.make(up=self._plan(self.up), down=self._plan(self.down), **self.options)
+        return preset.make(up=self._plan(self.up, self.budget_bits), down=self._plan(self.down), **self.options)
 
-    def _plan(self, spec: str) -> Plan:
+    def _plan(self, spec: str, budget_bits: int = 0) -> Plan:
+        if budget_bits:
+            return BudgetPlan.of(spec, n_bits=budget_bits, small=self.small or None)
         if not self.small:
             return Plan.of(spec, small_below=0, flat_is_small=False)
         return Plan.of(spec, small=self.small)

@@ -31,6 +31,10 @@ class World:
     first: tensors.Arrays  # the values everybody starts with
     mask: NDArray[np.bool_]
 
+    def weight(self, client: int) -> float:
+        """The client's share of all samples, times the number of clients: 1 if all hold the same number."""
+        return len(self.parts[client]) * len(self.parts) / sum(map(len, self.parts))
+
     @property
     def n_parameters(self) -> int:
         return int(self.mask.sum())
