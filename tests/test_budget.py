@@ -213,7 +213,9 @@ def test_budgets_that_cannot_be_met(
 
 
 @pytest.mark.parametrize("small", [None, "raw"])
-@pytest.mark.parametrize("spec", ["topk(?) | mwl2(2, 2) | rans", "threshold(?) | fp16", "topk(?, positions=golomb) | fp16"])
+@pytest.mark.parametrize(
+    "spec", ["topk(?) | mwl2(2, 2) | rans", "threshold(?) | fp16", "topk(?, positions=golomb) | fp16"]
+)
 def test_every_message_of_a_channel_fills_its_budget(
     model: dict[str, np.ndarray], spec: str, small: str | None
 ) -> None:

@@ -155,6 +155,20 @@ def test_gradient_per_step_and_fedprox(tmp_path: Path) -> None:
     assert tied["model_sha256"] != free["model_sha256"]
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"clients": 160, "partition": "iid"}, "single sample to client 0, 1, 2, 3, 4 …"),
+        ({"batch": 1}, "batches of at least 2"),
+    ],
+)
+def test_batch_norm_needs_two_samples(change: dict[str, Any], said: str, tmp_path: Path) -> None:
+    task = replace(SMALL, model="test_federated:BatchNormMLP", **change)
+    with pytest.raises(SettingsError, match=said):
+        run(task, Method("float32"), 0, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_clients_count_by_their_samples(tmp_path: Path) -> None:
     """One round without compression, worked out by hand: the mean of the local models, weighted by samples."""
     task = replace(SMALL, rounds=1)

@@ -13,7 +13,7 @@ from perbit.channels import Layout
 from perbit.sim.data import load
 from perbit.sim.data.dataset import Array, Dataset
 from perbit.sim.federated import local, tensors
-from perbit.sim.federated.settings import Task
+from perbit.sim.federated.settings import SettingsError, Task
 from perbit.sim.gradients import seeded
 from perbit.sim.partition import partition
 
@@ -48,10 +48,26 @@ def build(task: Task, seed: int) -> World:
     data = _data(task.data, task.train_samples, task.test_samples)
     parts = partition(task.partition, data.train, task.clients, seed)
     network = seeded(task.model, data, seed)
+    _refuse_lone_samples(network, parts, task)
     first, counters = tensors.floats(network), tensors.counters(network)
     local.train(network, data, parts[0][:2], task, seed)  # warms torch up: the first client is timed like the others
     tensors.put(network, first | counters)
     return World(data, parts, network, first, tensors.trainable(network, Layout.of(first)))
+
+
+def _refuse_lone_samples(network: torch.nn.Module, parts: list[Array], task: Task) -> None:
+    """Batch norm cannot train on a single sample: say so before the first round, not in the middle of one."""
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    if not any(isinstance(layer, _BatchNorm) for layer in network.modules()):
+        return
+    if task.batch == 1:
+        raise SettingsError(f"{task.model} has batch norm, which needs batches of at least 2 samples", "batch")
+    lone = [client for client, part in enumerate(parts) if len(part) == 1]
+    if lone:
+        clients = ", ".join(map(str, lone[:5])) + (" …" if len(lone) > 5 else "")
+        said = f"gives a single sample to client {clients}, and {task.model} has batch norm, which needs two; use fewer clients"
+        raise SettingsError(f"partition {task.partition} {said}", "partition")
 
 
 @lru_cache(maxsize=2)
