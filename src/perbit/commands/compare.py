@@ -9,6 +9,7 @@ from pathlib import Path
 
 from perbit.commands.common import EXIT_OK, json_option, positive, print_json
 from perbit.commands.progress import Display
+from perbit.files import write_atomically
 from perbit.sim.compare import config, pool, summary
 from perbit.sim.compare.config import Comparison
 from perbit.sim.compare.jobs import check, jobs, make_folder, n_cores, write_json
@@ -58,10 +59,12 @@ def run(options: argparse.Namespace) -> int:
 
         page = report_page.write(comparison, outcomes, folders, output)
     rows = summary.rows(comparison, outcomes, folders)
+    said = f"{summary.table(rows)}\n\n{summary.advice(rows)}\n"
+    write_atomically(output / "table.txt", lambda file: file.write(said.encode()))
     if options.json:
         print_json({"output": str(output), "advice": summary.advice(rows), **results})
         return EXIT_OK
-    print(f"\n{summary.table(rows)}\n\n{summary.advice(rows)}")
+    print(f"\n{said}", end="")
     print(f"\nReport: {page or output / 'results.json'}")
     return EXIT_OK
 
