@@ -33,7 +33,7 @@ class State:
 
     `plan`: a Plan, or a spec for every matrix (small and one-dimensional parameters are then sent as they are).
     `model`: names the parameters, for the rules of a plan and for checkpoints; without it they are numbered in the order DDP shows them.
-    `error_feedback`: True (decay chosen by the codec's ω), False, or the decay γ itself.
+    `error_feedback`: True (γ = 1 for biased codecs, none for unbiased ones), False, or the decay γ for all that are not exact.
     `gather_up_to`: for more ranks than this, pieces are averaged by their owners instead of everywhere.
     """
 

@@ -17,12 +17,9 @@ from perbit.kernels.api import F32
 
 
 def decay(error_feedback: bool | float, codec: Pipeline, n: int) -> float | None:
-    """γ for a tensor of n values, None for no memory. True chooses: 1 if the codec loses less than it is given, else 1/(ω + 1)."""
-    omega = codec.omega(n)
-    if error_feedback is False or omega == 0:  # an exact codec leaves nothing to remember
+    """γ for a tensor of n values, None for no memory. True is 1 for biased codecs; unbiased ones average out by themselves."""
+    if error_feedback is False or codec.omega(n) == 0 or (error_feedback is True and codec.unbiased):
         return None
-    if error_feedback is True:
-        return 1.0 if omega < 1 else 1 / (omega + 1)
     return float(error_feedback)
 
 
