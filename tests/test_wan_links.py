@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-SOURCE = Path(__file__).parent.parent / "experiments" / "wan" / "links.py"
+import wan
 
-
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("wan_links", SOURCE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-links_module = load()
+links_module = wan.links
 REASON = links_module.unavailable()
 allowed = pytest.mark.skipif(REASON is not None, reason=f"no rate-limited links here: {REASON}")
 
@@ -96,7 +83,7 @@ with Links(clients=1, mbit=5) as links:
 @allowed
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_a_terminated_process_leaves_nothing_and_a_killed_one_is_cleaned_up_after(how: signal.Signals) -> None:
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(SOURCE.parent)], stdout=subprocess.PIPE, text=True)
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(wan.FOLDER)], stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
     made = holder.stdout.readline().strip()
     assert made in namespaces()
