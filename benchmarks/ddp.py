@@ -11,12 +11,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -24,14 +21,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
-from torch.nn.parallel import DistributedDataParallel
 
-import perbit
-from perbit.engines import ddp
+sys.path.insert(0, str(Path(__file__).parent.parent / "experiments" / "wan"))
+import links
+import pair
 
-ROOT = Path(__file__).parent.parent
 WIDTH, LAYERS, BATCH = 1024, 24, 8
 SPECS = ("topk(0.01)", "topk(0.01) | qsgd(15) | rans", "topk(0.001) | fp16", "qsgd(7)", "qsgd(15) | rans")
 
@@ -42,27 +36,9 @@ def make_model() -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(WIDTH, 10))
 
 
-def wrapped(method: str) -> tuple[DistributedDataParallel, ddp.State | None]:
-    """A fresh model with the hook of a method."""
-    is_power = (
-        method == "PowerSGD(4)"
-    )  # issues collectives from callbacks: with several buckets, gloo's ranks run out of step
-    model = DistributedDataParallel(make_model(), bucket_cap_mb=1000 if is_power else None)
-    if method == "float16":
-        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    elif is_power:
-        power = powersgd.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
-        model.register_comm_hook(power, powersgd.powerSGD_hook)
-    elif method not in ("compute", "float32"):
-        state = ddp.State(method, model)
-        model.register_comm_hook(state, ddp.hook)
-        return model, state
-    return model, None
-
-
 def measure(method: str, steps: int) -> dict[str, Any]:
     """Mean seconds of a step after a warm-up that rebuilds the buckets and sizes the messages."""
-    model, state = wrapped(method)
+    model, state = pair.hooked(make_model(), "float32" if method == "compute" else method)
     x = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(dist.get_rank()))
     target = torch.zeros(BATCH, dtype=torch.long)
 
@@ -89,9 +65,7 @@ def measure(method: str, steps: int) -> dict[str, Any]:
 
 
 def rank_main(methods: list[str], steps: int, rounds: int, output: Path) -> None:
-    torch.set_num_threads(1)
-    perbit.set_threads(1)
-    dist.init_process_group("gloo")
+    pair.join()
     best: dict[str, dict[str, Any]] = {}
     for _ in range(rounds):
         for method in methods:
@@ -101,23 +75,6 @@ def rank_main(methods: list[str], steps: int, rounds: int, output: Path) -> None
     if dist.get_rank() == 0:
         output.write_text(json.dumps(list(best.values())))
     dist.destroy_process_group()
-
-
-def launch(
-    rank_command: Callable[[int, list[str]], list[str]], address: str, device: str, arguments: list[str]
-) -> None:
-    """Run both ranks of this script and wait for them."""
-    environment = os.environ | {
-        "OMP_NUM_THREADS": "1", "MASTER_ADDR": address, "MASTER_PORT": "29577", "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": device,
-    }  # fmt: skip
-    command = [sys.executable, __file__, *arguments]
-    ranks = [subprocess.Popen(rank_command(rank, command), env=environment | {"RANK": str(rank)}) for rank in range(2)]
-    try:
-        if any(rank.wait() for rank in ranks):
-            raise SystemExit("a rank failed")
-    finally:
-        for rank in ranks:
-            rank.kill()
 
 
 def run(mbit: float | None, steps: int, rounds: int, methods: list[str]) -> list[dict[str, Any]]:
@@ -135,14 +92,11 @@ def run(mbit: float | None, steps: int, rounds: int, methods: list[str]) -> list
             *methods,
         ]
         if mbit is None:
-            launch(lambda rank, command: command, "127.0.0.1", "lo", arguments)
+            pair.launch(__file__, arguments)
         else:
-            sys.path.insert(0, str(ROOT / "experiments" / "wan"))
-            import links
-
             links.require()
             with links.Links(clients=2, mbit=mbit, name="bench") as made:
-                launch(made.command, made.address(0), "eth0", arguments)
+                pair.launch(__file__, arguments, made)
         rows: list[dict[str, Any]] = json.loads(output.read_text())
     return rows
 
