@@ -7,6 +7,7 @@ import pickle
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -270,6 +271,7 @@ def sparse_embedding() -> str:
 def overlap(path: str) -> bool:
     """Rank 1 starts its backward pass only when rank 0 has computed its last gradient: with a hook that waits, neither would finish."""
     store = dist.FileStore(path, 2)
+    store.set_timeout(timedelta(seconds=60))
     layers = [nn.Linear(100, 100) for _ in range(4)]
     model = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=SMALL_BUCKETS)
     model.register_comm_hook(ddp.State("topk(0.1)", model), ddp.hook)

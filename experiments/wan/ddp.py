@@ -82,8 +82,7 @@ def measure(mbit: float, epochs: int, rounds: int) -> list[dict[str, Any]]:
     """All methods over one link, with what float32 took for each of them."""
     with links.Links(clients=2, mbit=mbit) as made, tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "rows.json"
-        arguments = ["--epochs", str(epochs), "--rounds", str(rounds), "--rank-output", str(output)]
-        pair.launch(__file__, arguments, made)
+        pair.launch(__file__, [f"--epochs={epochs}", f"--rounds={rounds}", f"--rank-output={output}"], made)
         rows: list[dict[str, Any]] = json.loads(output.read_text())
     plain = next(row for row in rows if row["method"] == "float32")
     goal = plain["curve"][-1][1] - 0.01  # a percent below where float32 ends
