@@ -20,7 +20,7 @@ from perbit.codec import as_pipeline
 from perbit.engines.coding import cuts
 from perbit.engines.ddp import State
 from perbit.engines.feedback import Memories, decay
-from perbit.engines.reduction import Gathered, Job, Reduction, Sharded, Slot
+from perbit.engines.reduction import Contents, Gathered, Job, Reduction, Sharded, Slot
 from perbit.plan import codec
 from ranks import Ranks
 
@@ -227,7 +227,8 @@ def reduce_together(kind: type[Reduction], slots: tuple[Slot, ...], gradients: l
     """One step of several ranks."""
     meeting = Meeting(len(gradients))
     memories = [Memories() for _ in gradients]
-    jobs = [Job(slots, gradient.copy(), step=3, bucket=0) for gradient in gradients]
+    contents = Contents(slots)
+    jobs = [Job(contents, gradient.copy(), step=3, bucket=0) for gradient in gradients]
 
     def work(rank: int) -> None:
         reduction = kind(meeting.groups[rank], memories[rank], seed=1)  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ from torch._C._distributed_c10d import GradBucket  # dist.GradBucket, where type
 from perbit.codec import as_pipeline
 from perbit.engines.bytegroup import ByteGroup, own_group
 from perbit.engines.feedback import Memories, check_decay, decay
-from perbit.engines.reduction import Gathered, Job, Reduction, Sharded, Slot
+from perbit.engines.reduction import Contents, Gathered, Job, Reduction, Sharded, Slot
 from perbit.errors import EncodeError
 from perbit.plan import CodecLike, Plan
 
@@ -61,6 +61,7 @@ class State:
         self.memories = Memories()
         self._process_group = process_group
         self._names: dict[torch.Tensor, str] = {}
+        self._buckets: dict[tuple[tuple[str, int], ...], Contents] = {}
         self._running: _Running | None = None
         if model is not None:
             self.name_parameters(model)
@@ -89,7 +90,7 @@ class State:
         if self._running is None:
             self._running = _Running(self)
         values = buffer.to(torch.float32)  # the buffer itself for float32
-        job = Job(self._slots(bucket), values.numpy(), self.step, bucket.index())
+        job = Job(self._contents(bucket), values.numpy(), self.step, bucket.index())
         world = self._running.group.world
         self.dense_bytes += 2 * (world - 1) * buffer.numel() * 4 // world
         self.step += bucket.is_last()
@@ -103,15 +104,18 @@ class State:
         self._running.start(job, settle)
         return done.then(_result)
 
-    def _slots(self, bucket: GradBucket) -> tuple[Slot, ...]:
+    def _contents(self, bucket: GradBucket) -> Contents:
+        """The parameters of a bucket; DDP makes new buckets after the first step, then they stay."""
         start = int(bucket.buffer().storage_offset())
-        return tuple(
-            self._slot(parameter, int(gradient.storage_offset()) - start)
-            for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True)
-        )
+        named = [(self._names.setdefault(p, str(len(self._names))), p) for p in bucket.parameters()]
+        offsets = [int(gradient.storage_offset()) - start for gradient in bucket.gradients()]
+        key = tuple(zip((name for name, _ in named), offsets, strict=True))
+        if key not in self._buckets:
+            slots = (self._slot(name, p, at) for (name, p), at in zip(named, offsets, strict=True))
+            self._buckets[key] = Contents(tuple(slots))
+        return self._buckets[key]
 
-    def _slot(self, parameter: torch.Tensor, at: int) -> Slot:
-        name = self._names.setdefault(parameter, str(len(self._names)))
+    def _slot(self, name: str, parameter: torch.Tensor, at: int) -> Slot:
         shape, n = tuple(parameter.shape), parameter.numel()
         codec = as_pipeline(self.plan.codec_for(name, shape))
         return Slot(name, shape, codec, decay(self.error_feedback, codec, n), at, at + n)
@@ -141,7 +145,7 @@ class State:
 
     def __getstate__(self) -> dict[str, Any]:
         """Process groups, threads and parameters are not pickled; after unpickling, call `name_parameters`."""
-        return self.__dict__ | {"_process_group": None, "_running": None, "_names": {}}
+        return self.__dict__ | {"_process_group": None, "_running": None, "_names": {}, "_buckets": {}}
 
 
 def hook(state: State, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:

@@ -38,11 +38,34 @@ class Slot:
     hi: int
 
 
+@dataclass(frozen=True, eq=False)
+class Contents:
+    """The parameters of a bucket. Made once and known by identity: what follows from them is looked up at every step."""
+
+    slots: tuple[Slot, ...]
+
+    @property
+    def has_memory(self) -> bool:
+        return any(slot.gamma is not None for slot in self.slots)
+
+    @cache  # noqa: B019  a model has few buckets, and they last as long as the training
+    def bounds(self, piece: int, pieces: int) -> list[tuple[int, int]]:
+        """Where the piece of each parameter begins and ends within it."""
+        return [list(cuts(slot.hi - slot.lo, pieces))[piece] for slot in self.slots]
+
+    @cache  # noqa: B019
+    def sheet(self, piece: int, pieces: int) -> Sheet:
+        """For the frames of a piece. A whole parameter keeps its shape, a piece of one is a vector."""
+        bounds = self.bounds(piece, pieces)
+        shapes = [slot.shape if pieces == 1 else (hi - lo,) for slot, (lo, hi) in zip(self.slots, bounds, strict=True)]
+        return Sheet.of([(slot.name, shape, slot.codec) for slot, shape in zip(self.slots, shapes, strict=True)])
+
+
 @dataclass(eq=False)
 class Job:
     """One bucket of one step: its gradients, which become their mean."""
 
-    slots: tuple[Slot, ...]
+    contents: Contents
     values: F32
     step: int
     bucket: int
@@ -60,7 +83,7 @@ class Reduction(ABC):
 
     def encode(self, job: Job) -> list[bytes]:
         """A frame for each piece; all empty if the bucket holds NaN or infinity."""
-        ranges = [K.scan(job.values[slot.lo : slot.hi]) for slot in job.slots]
+        ranges = [K.scan(job.values[slot.lo : slot.hi]) for slot in job.contents.slots]
         if any(n_nonfinite for _, _, n_nonfinite in ranges):
             return [b""] * self.pieces
         waiting = [low == high == 0 for low, high, _ in ranges]
@@ -85,15 +108,15 @@ class Reduction(ABC):
         """The piece of every parameter, as views of the bucket."""
         return [
             job.values[slot.lo + lo : slot.lo + hi]
-            for slot, (lo, hi) in zip(job.slots, _bounds(job.slots, piece, self.pieces), strict=True)
+            for slot, (lo, hi) in zip(job.contents.slots, job.contents.bounds(piece, self.pieces), strict=True)
         ]
 
     def _fed(self, job: Job, gradients: list[F32], piece: int, waiting: list[bool]) -> list[F32]:
         """The gradients with what was kept back before."""
-        bounds = _bounds(job.slots, piece, self.pieces)
+        bounds = job.contents.bounds(piece, self.pieces)
         return [
             g if slot.gamma is None else fed(g, self._memory(slot)[lo:hi], slot.gamma, waits)
-            for slot, g, (lo, hi), waits in zip(job.slots, gradients, bounds, waiting, strict=True)
+            for slot, g, (lo, hi), waits in zip(job.contents.slots, gradients, bounds, waiting, strict=True)
         ]
 
     def _memory(self, slot: Slot) -> F32:
@@ -102,15 +125,15 @@ class Reduction(ABC):
     def _encoded(self, job: Job, parts: Sequence[F32], piece: int, purpose: int) -> bytes:
         """The frame of a piece. Keys go by parameter and step, so that how parameters fall into buckets changes nothing."""
         key = fold(fold(self.key, job.step), purpose)
-        keys = [fold(key, K.crc32c(slot.name.encode())) for slot in job.slots]
-        return _sheet(job.slots, piece, self.pieces).encode(parts, keys, job.step)
+        keys = [fold(key, K.crc32c(slot.name.encode())) for slot in job.contents.slots]
+        return job.contents.sheet(piece, self.pieces).encode(parts, keys, job.step)
 
     def _add(self, job: Job, frame: Piece, outs: Sequence[F32], piece: int, weight: float) -> None:
-        _sheet(job.slots, piece, self.pieces).add(frame, outs, weight, job.step)
+        job.contents.sheet(piece, self.pieces).add(frame, outs, weight, job.step)
 
     def _commit(self, job: Job, frame: Piece, sent: list[F32], piece: int) -> None:
         """A frame was delivered: take its values off the memories. (Where there is no memory, off gradients about to be replaced.)"""
-        if any(slot.gamma is not None for slot in job.slots):
+        if job.contents.has_memory:
             self._add(job, frame, sent, piece, -1.0)
 
 
@@ -175,17 +198,3 @@ class Sharded(Reduction):
             else:
                 self._add(job, frame, means, own, weight)
         return self._fed(job, means, own, [not mean.any() for mean in means])
-
-
-@cache
-def _sheet(slots: tuple[Slot, ...], piece: int, pieces: int) -> Sheet:
-    """A whole parameter keeps its shape, a piece of one is a vector."""
-    bounds = _bounds(slots, piece, pieces)
-    shapes = [slot.shape if pieces == 1 else (hi - lo,) for slot, (lo, hi) in zip(slots, bounds, strict=True)]
-    return Sheet.of([(slot.name, shape, slot.codec) for slot, shape in zip(slots, shapes, strict=True)])
-
-
-@cache
-def _bounds(slots: tuple[Slot, ...], piece: int, pieces: int) -> tuple[tuple[int, int], ...]:
-    """Where the piece of each parameter begins and ends within it."""
-    return tuple(list(cuts(slot.hi - slot.lo, pieces))[piece] for slot in slots)
