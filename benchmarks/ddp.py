@@ -1,0 +1,134 @@
+"""Step time of DDP with two ranks on one machine: plain all-reduce, torch's own hooks, and coded gradients.
+
+    python benchmarks/ddp.py [--steps 6] [--rounds 3] [--output results/ddp.json]
+
+The model is a stack of linear layers with 25 million parameters and a small batch, so that communication matters. All methods run in turn,
+several rounds of them in the same two processes; a method's time is the best mean over `steps` steps of any round, the slower rank's.
+`compute` is the same step without communication. With --mbit the two ranks run in network namespaces joined by a link of that rate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "experiments" / "wan"))
+import links
+import pair
+
+WIDTH, LAYERS, BATCH = 1024, 24, 8
+SPECS = ("topk(0.01)", "topk(0.01) | qsgd(15) | rans", "topk(0.001) | fp16", "qsgd(7)", "qsgd(15) | rans")
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(0)
+    layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Linear(WIDTH, 10))
+
+
+def measure(method: str, steps: int) -> dict[str, Any]:
+    """Mean seconds of a step after a warm-up that rebuilds the buckets and sizes the messages."""
+    model, state = pair.hooked(make_model(), "float32" if method == "compute" else method)
+    x = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(dist.get_rank()))
+    target = torch.zeros(BATCH, dtype=torch.long)
+
+    def step() -> None:
+        with model.no_sync() if method == "compute" else nullcontext():
+            model.zero_grad()
+            nn.functional.cross_entropy(model(x), target).backward()
+
+    for _ in range(4):
+        step()
+    sent, dense = (state.sent_bytes, state.dense_bytes) if state else (0, 0)
+    busy = dict(state.seconds) if state else {}
+    dist.barrier()
+    begin = time.perf_counter()
+    for _ in range(steps):
+        step()
+    seconds = torch.tensor((time.perf_counter() - begin) / steps)
+    dist.all_reduce(seconds, dist.ReduceOp.MAX)
+    row: dict[str, Any] = {"method": method, "seconds": seconds.item()}
+    if state:
+        row["ratio"] = (state.dense_bytes - dense) / (state.sent_bytes - sent)
+        row |= {f"{what}_seconds": (total - busy[what]) / steps for what, total in state.seconds.items()}
+    return row
+
+
+def rank_main(methods: list[str], steps: int, rounds: int, output: Path) -> None:
+    pair.join()
+    best: dict[str, dict[str, Any]] = {}
+    for _ in range(rounds):
+        for method in methods:
+            row = measure(method, steps)
+            if method not in best or row["seconds"] < best[method]["seconds"]:
+                best[method] = row
+    if dist.get_rank() == 0:
+        output.write_text(json.dumps(list(best.values())))
+    dist.destroy_process_group()
+
+
+def run(mbit: float | None, steps: int, rounds: int, methods: list[str]) -> list[dict[str, Any]]:
+    """The rows of all methods, over loopback or over a link."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "rows.json"
+        arguments = [f"--steps={steps}", f"--rounds={rounds}", f"--rank-output={output}", "--methods", *methods]
+        if mbit is None:
+            pair.launch(__file__, arguments)
+        else:
+            links.require()
+            with links.Links(clients=2, mbit=mbit, name="bench") as made:
+                pair.launch(__file__, arguments, made)
+        rows: list[dict[str, Any]] = json.loads(output.read_text())
+    return rows
+
+
+def show(title: str, rows: list[dict[str, Any]]) -> None:
+    """Print a table, and add what follows from several rows: times float32, and the share of our work that backward hides."""
+    known = {row["method"]: row["seconds"] for row in rows}
+    print(title)
+    for row in rows:
+        row["against_float32"] = row["seconds"] / known["float32"]
+        coded = ""
+        if "ratio" in row and "compute" in known:
+            work = row["encode_seconds"] + row["exchange_seconds"]
+            row["hidden"] = 1 - (row["seconds"] - known["compute"]) / work
+            coded = f"{row['ratio']:8.1f} x fewer bytes, {100 * row['hidden']:3.0f} % of {1e3 * work:.0f} ms overlap"
+        print(f"  {row['method']:<32}{1e3 * row['seconds']:9.1f} ms{row['against_float32']:8.2f} x{coded}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--mbit", type=float, nargs="*", default=[1000], help="links to measure besides loopback")
+    parser.add_argument("--methods", nargs="+", default=["compute", "float32", "float16", "PowerSGD(4)", *SPECS])
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--rank-output", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.rank_output:
+        rank_main(given.methods, given.steps, given.rounds, given.rank_output)
+        return
+    parameters = sum(parameter.numel() for parameter in make_model().parameters())
+    results: dict[str, Any] = {"parameters": parameters, "ranks": 2, "threads_per_rank": 1, "links": {}}
+    for mbit in (None, *given.mbit):
+        name = "loopback" if mbit is None else f"{mbit:g} Mbit/s"
+        rows = run(mbit, given.steps, given.rounds, given.methods)
+        show(f"{name}, {parameters / 1e6:.1f} M parameters", rows)
+        results["links"][name] = rows
+    if given.output:
+        given.output.parent.mkdir(parents=True, exist_ok=True)
+        given.output.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

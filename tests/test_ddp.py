@@ -1,0 +1,271 @@
+"""DDP with coded gradients, by real processes over gloo: the same bits on every rank, exact resumption, nothing lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ddp_scenarios as scenarios
+from perbit import Plan
+from perbit.bits import Piece
+from perbit.codec import as_pipeline
+from perbit.engines.coding import cuts
+from perbit.engines.ddp import State
+from perbit.engines.feedback import Memories, decay
+from perbit.engines.reduction import Contents, Gathered, Job, Reduction, Sharded, Slot
+from perbit.plan import codec
+from ranks import Ranks
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Ranks]:
+    ranks = Ranks(2)
+    yield ranks
+    ranks.close()
+
+
+@pytest.fixture(scope="module")
+def five() -> Iterator[Ranks]:
+    ranks = Ranks(5)
+    yield ranks
+    ranks.close()
+
+
+# --- training --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", ["topk(0.01)", "qsgd(15) | rans"])
+def test_two_ranks_have_the_same_bits_for_200_steps(two: Ranks, spec: str) -> None:
+    first, second = two.run(scenarios.train, spec, 200)
+    assert first["checksums"] == second["checksums"]
+    assert len(set(first["checksums"])) == 200
+    assert first["memory"] == (["1.weight", "3.weight"] if "topk" in spec else [])  # 960 values and biases go raw
+    assert first["dense"] / first["sent"] > 5
+
+
+def test_five_ranks_have_the_same_bits_by_owned_pieces(five: Ranks) -> None:
+    results = five.run(scenarios.train, "topk(0.05) | fp16", 25)
+    assert all(result["checksums"] == results[0]["checksums"] for result in results)
+    assert len(set(results[0]["checksums"])) == 25
+    assert results[0]["dense"] / results[0]["sent"] > 3
+
+
+@pytest.mark.parametrize("spec", ["topk(0.02) | fp16", "qsgd(7) | rans"])
+def test_a_resumed_run_takes_the_same_path(two: Ranks, spec: str) -> None:
+    for uninterrupted, resumed in two.run(scenarios.resume, spec, 6, 6):
+        assert uninterrupted == resumed
+
+
+def test_a_resumed_run_takes_the_same_path_by_owned_pieces(five: Ranks) -> None:
+    for uninterrupted, resumed in five.run(scenarios.resume, "topk(0.05)", 3, 3):
+        assert uninterrupted == resumed
+
+
+def test_a_state_can_be_pickled_without_its_group(two: Ranks) -> None:
+    for uninterrupted, resumed in two.run(scenarios.pickled, "topk(0.02)"):
+        assert uninterrupted == resumed
+
+
+def test_error_memories_belong_to_a_rank(two: Ranks) -> None:
+    first, _ = two.run(scenarios.load_from_other_rank, "topk(0.02)")
+    assert "state of rank 1 of 2, loaded by rank 0 of 2" in first
+
+
+def test_accuracy_is_that_of_plain_training(two: Ranks) -> None:
+    plain = two.run(scenarios.train, None, 200)[0]["accuracy"]
+    coded = two.run(scenarios.train, "topk(0.05) | fp16", 200)[0]["accuracy"]
+    assert plain > 0.9
+    assert coded > plain - 0.03
+
+
+# --- gradients we choose ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", ["topk(0.1)", "topk(0.1) | qsgd(15) | rans"])
+def test_error_feedback_loses_nothing(two: Ranks, five: Ranks, spec: str) -> None:
+    for ranks in (two, five):
+        for far in ranks.run(scenarios.conservation, spec, 4):
+            assert max(far.values()) < 1e-5
+
+
+def test_gradients_accumulate_without_synchronization(two: Ranks) -> None:
+    for coded, plain in two.run(scenarios.accumulation):
+        for name in plain:
+            assert torch.allclose(coded[name], plain[name], atol=1e-6)
+
+
+def test_the_memory_of_an_unused_parameter_waits(two: Ranks) -> None:
+    first, second = two.run(scenarios.unused_parameters)
+    assert not np.array_equal(first["kept"][0], first["kept"][1])
+    assert np.array_equal(second["kept"][0], second["kept"][1])  # rank 1 did not use it in the second step
+    assert np.array_equal(first["kept"][1], first["kept"][2])  # nobody did in the third
+    assert torch.equal(first["gradients"][1], second["gradients"][1])
+    assert first["gradients"][2] is None
+
+
+@pytest.mark.parametrize("spec", ["topk(0.1)", "qsgd(7) | rans", "raw"])
+def test_empty_tensors_pass(two: Ranks, spec: str) -> None:
+    first, second = two.run(scenarios.empty_tensor, spec)
+    assert first["nothing"].shape == (0, 5)
+    assert torch.equal(first["w"], second["w"])
+    assert first["w"].count_nonzero() > 0
+
+
+def test_empty_tensors_pass_by_owned_pieces(five: Ranks) -> None:
+    results = five.run(scenarios.empty_tensor, "topk(0.1)")
+    assert all(torch.equal(result["w"], results[0]["w"]) for result in results)
+
+
+@pytest.mark.parametrize(("name", "tolerance"), [("float64", 1e-6), ("float16", 2e-3), ("bfloat16", 2e-2)])
+def test_other_floats_are_coded_as_float32(two: Ranks, name: str, tolerance: float) -> None:
+    for came, meant in two.run(scenarios.dtype, name):
+        assert torch.allclose(came, meant, atol=tolerance)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_a_gradient_that_is_not_finite_makes_the_mean_nan_everywhere_once(two: Ranks, value: float) -> None:
+    first, second = two.run(scenarios.nonfinite, value)
+    assert first["finite"] == second["finite"] == [(True, False), (False, True), (True, False)]
+    assert np.array_equal(second["kept"][0], second["kept"][1])  # the rank at fault: as before the step
+    assert np.isfinite(first["kept"][1]).all()
+    assert not np.array_equal(first["kept"][0], first["kept"][1])  # the other keeps what it had to send
+
+
+def test_a_gradient_that_is_not_finite_by_owned_pieces(five: Ranks) -> None:
+    for result in five.run(scenarios.nonfinite, float("nan")):
+        assert result["finite"] == [(True, False), (False, True), (True, False)]
+        assert all(np.isfinite(kept).all() for kept in result["kept"])
+
+
+def test_ranks_that_are_not_at_the_same_step_are_told(two: Ranks) -> None:
+    first, second = two.run(scenarios.out_of_step)
+    assert "another rank is at step 1, this one at 0" in first
+    assert "another rank is at step 0, this one at 1" in second
+
+
+def test_sparse_gradients_are_refused_with_advice(two: Ranks) -> None:
+    assert all("use sparse=False" in message for message in two.run(scenarios.sparse_embedding))
+
+
+def test_backward_goes_on_while_buckets_travel(two: Ranks, tmp_path: Path) -> None:
+    assert two.run(scenarios.overlap, str(tmp_path / "store")) == [True, True]
+
+
+def test_messages_of_changing_lengths(two: Ranks, five: Ranks) -> None:
+    random = np.random.default_rng(0)
+    for ranks in (two, five):
+        lengths = random.integers(0, 40, (12, len(ranks.pipes))) ** 2
+        assert all(ranks.run(scenarios.gathered_lengths, [[0] * len(ranks.pipes), *lengths.tolist()]))
+
+
+# --- without processes -----------------------------------------------------------------------------------------------
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(ValueError, match="whole_model needs all gradients at once"):
+        State(Plan.of("topk(0.01)", whole_model=True))
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        State("topk(0.01)", error_feedback=1.5)
+
+
+@pytest.mark.parametrize(
+    ("spec", "given", "expected"),
+    [
+        ("topk(0.01)", True, 1.0), ("topk(0.01)", False, None), ("topk(0.01)", 0.7, 0.7), ("raw", 0.7, None),
+        ("qsgd(1) | rans", True, None), ("qsgd(1) | rans", 0.1, 0.1), ("topk(0.1) | qsgd(1)", True, 1.0),
+    ],
+)  # fmt: skip
+def test_biased_codecs_have_a_memory(spec: str, given: bool | float, expected: float | None) -> None:
+    assert decay(given, as_pipeline(codec(spec)), 1000) == expected
+
+
+@given(st.integers(0, 1000), st.integers(1, 20))
+def test_cuts_cover_everything_evenly(n: int, pieces: int) -> None:
+    bounds = list(cuts(n, pieces))
+    assert [at for lo, hi in bounds for at in range(lo, hi)] == list(range(n))
+    lengths = [hi - lo for lo, hi in bounds]
+    assert max(lengths) - min(lengths) <= 1
+
+
+class Meeting:
+    """The groups of ranks that are threads: each puts its messages on the table, then takes what is meant for it."""
+
+    def __init__(self, world: int) -> None:
+        self.barrier = threading.Barrier(world, timeout=60)
+        self.table: list[Any] = [None] * world
+        self.groups = [MeetingGroup(self, rank, world) for rank in range(world)]
+
+    def pass_round(self, rank: int, value: Any) -> list[Any]:
+        self.table[rank] = value
+        self.barrier.wait()
+        seen = list(self.table)
+        self.barrier.wait()
+        return seen
+
+
+class MeetingGroup:
+    def __init__(self, meeting: Meeting, rank: int, world: int) -> None:
+        self.meeting, self.rank, self.world = meeting, rank, world
+
+    def gather(self, message: Piece, channel: int) -> list[Piece]:
+        return self.meeting.pass_round(self.rank, message)
+
+    def exchange(self, messages: list[Piece]) -> list[Piece]:
+        seen = self.meeting.pass_round(self.rank, messages)
+        return [b"" if rank == self.rank else seen[rank][self.rank] for rank in range(self.world)]
+
+
+def reduce_together(kind: type[Reduction], slots: tuple[Slot, ...], gradients: list[Any]) -> tuple[list[Any], list[Memories]]:  # fmt: skip
+    """One step of several ranks."""
+    meeting = Meeting(len(gradients))
+    memories = [Memories() for _ in gradients]
+    contents = Contents(slots)
+    jobs = [Job(contents, gradient.copy(), step=3, bucket=0) for gradient in gradients]
+
+    def work(rank: int) -> None:
+        reduction = kind(meeting.groups[rank], memories[rank], seed=1)  # type: ignore[arg-type]
+        reduction.finish(jobs[rank], reduction.encode(jobs[rank]))
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(len(gradients))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [job.values for job in jobs], memories
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    kind=st.sampled_from([Gathered, Sharded]),
+    spec=st.sampled_from(["topk(0.2)", "topk(0.3) | qsgd(7) | rans", "raw", "sign"]),
+    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=4),
+    world=st.integers(2, 6),
+    seed=st.integers(0, 1000),
+)
+def test_every_rank_gets_the_same_mean_and_memories_hold_the_rest(
+    kind: type[Reduction], spec: str, sizes: list[int], world: int, seed: int
+) -> None:
+    chosen, ends = as_pipeline(codec(spec)), np.cumsum([0, *sizes]).tolist()
+    slots = tuple(
+        Slot(f"p{i}", (n,), chosen, None if spec == "raw" else 1.0, ends[i], ends[i + 1]) for i, n in enumerate(sizes)
+    )
+    gradients = [np.random.default_rng((seed, rank)).normal(size=ends[-1]).astype(np.float32) for rank in range(world)]
+    means, memories = reduce_together(kind, slots, gradients)
+    assert all(mean.tobytes() == means[0].tobytes() for mean in means)
+    total = means[0].astype(np.float64)
+    for slot in slots:
+        for rank, kept in enumerate(memories):
+            memory = kept.of(slot.name, slot.hi - slot.lo).astype(np.float64)
+            lo, hi = list(cuts(memory.size, world))[rank]
+            if kind is Sharded:
+                memory[lo:hi] *= world
+            total[slot.lo : slot.hi] += memory / world
+    assert np.allclose(total, np.mean(gradients, axis=0), atol=1e-5)

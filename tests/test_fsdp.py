@@ -1,0 +1,51 @@
+"""FSDP2 with coded gradients, by two real processes over gloo."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import fsdp_scenarios as scenarios
+from ranks import Ranks
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Ranks]:
+    ranks = Ranks(2)
+    yield ranks
+    ranks.close()
+
+
+def test_exact_codecs_give_what_fsdp_gives(two: Ranks) -> None:
+    plain, coded = two.run(scenarios.train, None, 10), two.run(scenarios.train, "raw", 10)
+    assert coded[0]["losses"] == pytest.approx(plain[0]["losses"], rel=1e-5)
+    assert coded[0]["checksum"] == coded[1]["checksum"]
+
+
+def test_training_with_fewer_bytes_reaches_the_accuracy_of_plain_training(two: Ranks) -> None:
+    plain = two.run(scenarios.train, None, 120)[0]
+    first, second = two.run(scenarios.train, "topk(0.05) | fp16", 120)
+    assert first["checksum"] == second["checksum"]
+    assert plain["accuracy"] > 0.9
+    assert first["accuracy"] > plain["accuracy"] - 0.03
+    assert first["ratio"] > 15
+    assert first["modules"] == ["", "1", "3"]
+
+
+def test_a_resumed_run_takes_the_same_path(two: Ranks) -> None:
+    for uninterrupted, resumed in two.run(scenarios.resume, "topk(0.05) | qsgd(15) | rans"):
+        assert uninterrupted == resumed
+
+
+def test_error_feedback_keeps_what_was_not_sent(two: Ranks) -> None:
+    for far in two.run(scenarios.conservation, "topk(0.1)"):
+        assert far < 1e-5
+
+
+def test_a_gradient_that_is_not_finite_is_nan_on_every_rank_once(two: Ranks) -> None:
+    assert two.run(scenarios.nonfinite) == [[True, False, True], [True, False, True]]
+
+
+def test_a_model_that_is_not_sharded_is_refused(two: Ranks) -> None:
+    assert all("call fully_shard first" in message for message in two.run(scenarios.not_sharded))
