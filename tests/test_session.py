@@ -173,6 +173,22 @@ def test_a_model_that_changes_its_tensors_is_sent_in_full() -> None:
     assert server.receive("c", client.reply(other)) is not None
 
 
+def test_counters_stay_exact_when_averaging_makes_floats_of_them() -> None:
+    """As FedAvg does: an int64 counter comes back as float64. That is no reason to send everything, or to round."""
+    server, client = ServerSession(protocol_of(), seed=0), ClientSession()
+    exchange(server, "c", client, {"w": np.ones(9, np.float32), "n": np.array(2**60 + 1)}, None)
+    wide = np.array(123456789.5)  # not a float32
+    got = exchange(server, "c", client, {"w": np.ones(9, np.float32), "n": wide}, lambda x: {**x, "n": x["n"] + 1})
+    assert got is not None
+    assert got["n"] == wide + 1
+    late = ClientSession()
+    assert late.receive(server.send("late", {"w": np.ones(9, np.float32), "n": wide}))["n"] == wide
+    whole = exchange(server, "c", client, {"w": np.ones(9, np.float32), "n": wide}, lambda x: {**x, "n": np.array(7)})
+    assert whole is not None
+    assert whole["n"].dtype == np.int64
+    assert server.n_resyncs == 0
+
+
 @pytest.mark.parametrize("tensors", [{}, {"n": np.array(3)}, {"w": np.zeros((0, 4), np.float32)}])
 def test_models_without_floats(tensors: dict[str, Any]) -> None:
     server, client = ServerSession(protocol_of(), seed=0), ClientSession()

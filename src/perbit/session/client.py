@@ -13,7 +13,7 @@ from perbit import wire
 from perbit.bits import Piece
 from perbit.errors import DecodeError, EncodeError, StateMismatch
 from perbit.session import statefile
-from perbit.session.end import End, first_ends, pack_exact, unpack_exact
+from perbit.session.end import End, first_ends, pack_exact, unpack_exact, unpack_names
 from perbit.session.envelope import Kind, Opened, ResyncNeeded, ask_for_resync, open_frame, seal
 from perbit.session.model import Model, Tensors
 from perbit.session.wiring import Wiring
@@ -53,7 +53,9 @@ class ClientSession:
         end = self._received
         if end is None:
             raise EncodeError("there is no frame to answer; call receive first, and answer once")
-        answer, after = self._acknowledge(end) if tensors is None else self._update(end, Model.of(tensors))
+        answer, after = (
+            self._acknowledge(end) if tensors is None else self._update(end, Model.of(tensors, end.held.exact))
+        )
         self._keep(after)
         self._received = None
         return answer
@@ -81,7 +83,8 @@ class ClientSession:
         if old is not None and old.session == session and opened.sequence <= old.sequence:
             raise StateMismatch(f"full frame {opened.sequence} is an old one, the client is at {old.sequence}")
         wiring = Wiring.from_json(opened.body.section("channels"))
-        model = Model.of(wire.loads(opened.body.section("model")))
+        exact = unpack_names(opened.body.section("exact"))
+        model = Model.of(wire.loads(opened.body.section("model")), exact)
         opened.body.end()
         if old is not None:
             LOG.warning("resync: full frame %d replaces what this client held", opened.sequence)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from perbit import wire
 from perbit.bits import Piece
@@ -49,6 +47,22 @@ def first_ends(session: bytes, sequence: int, wiring: Wiring, model: Model) -> t
     return server, End(session, sequence, wiring, model, up_client, down_client)
 
 
+def pack_names(exact: Collection[str]) -> bytes:
+    """Which tensors are exact, for a full frame."""
+    return json.dumps(list(exact)).encode()
+
+
+def unpack_names(data: Piece) -> list[str]:
+    """What `pack_names` wrote."""
+    try:
+        names = json.loads(bytes(data))
+    except (ValueError, RecursionError) as error:
+        raise DecodeError(f"cannot read the names of the exact tensors: {error}") from error
+    if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise DecodeError("the names of the exact tensors are no list of names")
+    return names
+
+
 def pack_exact(changed: Mapping[str, Any]) -> bytes:
     """The exact tensors that changed; mostly there are none, and then no bytes."""
     return wire.dumps(changed, "raw") if changed else b""
@@ -60,10 +74,6 @@ def unpack_exact(data: Piece, held: Model) -> Tensors:
         return {}
     changed = wire.loads(data, max_values=sum(x.size for x in held.exact.values()))
     for name, x in changed.items():
-        if name not in held.exact or not _alike(x, held.exact[name]):
-            raise DecodeError(f"the frame holds {name!r} as {x.dtype.name}{x.shape}, which the model does not")
+        if name not in held.exact or x.shape != held.exact[name].shape:
+            raise DecodeError(f"the frame holds {name!r} with shape {x.shape}, which the model does not")
     return changed
-
-
-def _alike(a: NDArray[Any], b: NDArray[Any]) -> bool:
-    return a.dtype == b.dtype and np.shape(a) == np.shape(b)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -35,20 +35,19 @@ class Model:
     exact: Tensors
 
     @classmethod
-    def of(cls, tensors: Mapping[str, Any] | Model) -> Model:
-        """A copy of the caller's tensors."""
+    def of(cls, tensors: Mapping[str, Any] | Model, exact: Collection[str] = ()) -> Model:
+        """A copy of the caller's tensors; those that are not floats, or named in `exact`, are kept exactly."""
         if isinstance(tensors, Model):
             return tensors
         named = {name: as_numpy(x) for name, x in tensors.items()}
-        schema = tuple((name, x.dtype.name, x.shape) for name, x in named.items())
-        floats = {name: x for name, x in named.items() if x.dtype.name in FLOATS}
-        exact = {name: np.array(x) for name, x in named.items() if name not in floats}
-        return cls(schema, _frozen(layout_of(schema).flatten(floats)), exact)
+        kept = {name: np.array(x) for name, x in named.items() if name in exact or x.dtype.name not in FLOATS}
+        floats = {name: x for name, x in named.items() if name not in kept}
+        return cls(_schema(named), _frozen(Layout.of(floats).flatten(floats)), kept)
 
     @cached_property
     def layout(self) -> Layout:
         """How the floats lie in the flat vector."""
-        return layout_of(self.schema)
+        return Layout(tuple((name, shape) for name, _, shape in self.schema if name not in self.exact))
 
     def tensors(self) -> Tensors:
         """All tensors in their own order and dtype; floats may be read-only views."""
@@ -60,7 +59,9 @@ class Model:
 
     def changed(self, flat: F32, exact: Tensors) -> Model:
         """The same tensors with other floats, and some of the others replaced."""
-        return Model(self.schema, _frozen(flat), {**self.exact, **exact})
+        dtypes = {name: x.dtype.name for name, x in exact.items()}
+        schema = tuple((name, dtypes.get(name, dtype), shape) for name, dtype, shape in self.schema)
+        return Model(schema, _frozen(flat), {**self.exact, **exact})
 
     def same_as(self, other: Model) -> bool:
         """Bit for bit the same tensors."""
@@ -69,19 +70,21 @@ class Model:
         return self.schema == other.schema and self.checksum == other.checksum and self._same_bytes(other)
 
     def fits(self, other: Model) -> bool:
-        """Whether the names, order and shapes are the same, and the dtypes too except among floats."""
-        return self.layout == other.layout and _exact_part(self.schema) == _exact_part(other.schema)
+        """Whether one can be told by its difference from the other: same names, order and shapes. Dtypes may differ:
+        averaging turns counters into floats."""
+        shapes, others = ([(name, shape) for name, _, shape in model.schema] for model in (self, other))
+        return shapes == others and self.exact.keys() == other.exact.keys()
 
     def differing(self, other: Model) -> Tensors:
         """The exact tensors of `other` that are not the same here."""
-        return {name: x for name, x in other.exact.items() if not np.array_equal(x, self.exact[name])}
+        return {name: x for name, x in other.exact.items() if not _same(x, self.exact[name])}
 
     @cached_property
     def checksum(self) -> int:
         """CRC-32C of all values, at the speed of memory."""
         checksum = K.crc32c(bytes_of(self.flat), 0)
-        for x in self.exact.values():
-            checksum = K.crc32c(bytes_of(np.ascontiguousarray(x)), checksum)
+        for name in sorted(self.exact):
+            checksum = K.crc32c(bytes_of(np.ascontiguousarray(self.exact[name])), checksum)
         return checksum
 
     def _same_bytes(self, other: Model) -> bool:
@@ -89,13 +92,12 @@ class Model:
         return bytes_of(self.flat) == bytes_of(other.flat) and not self.differing(other)
 
 
-def layout_of(schema: Schema) -> Layout:
-    """The layout of the floats of a model."""
-    return Layout(tuple((name, shape) for name, dtype, shape in schema if dtype in FLOATS))
+def _schema(named: Tensors) -> Schema:
+    return tuple((name, x.dtype.name, x.shape) for name, x in named.items())
 
 
-def _exact_part(schema: Schema) -> Schema:
-    return tuple(entry for entry in schema if entry[1] not in FLOATS)
+def _same(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    return a.dtype == b.dtype and np.array_equal(a, b)
 
 
 def _frozen(flat: F32) -> F32:

@@ -16,7 +16,7 @@ from perbit.errors import DecodeError, EncodeError, StateMismatch
 from perbit.kernels.api import F32
 from perbit.protocol import Protocol
 from perbit.randomness import fold
-from perbit.session.end import End, first_ends, pack_exact, unpack_exact
+from perbit.session.end import End, first_ends, pack_exact, pack_names, unpack_exact
 from perbit.session.envelope import DIGEST_BYTES, Kind, Opened, ResyncNeeded, open_frame, seal
 from perbit.session.model import Model, Tensors
 from perbit.session.wiring import Wiring
@@ -49,13 +49,14 @@ class ServerSession:
         self._sequence = 0  # over all clients, so that the numbers of one client never repeat
         self._confirmed: dict[ClientId, Known] = {}
         self._pending: dict[ClientId, Known] = {}
+        self._exact: set[str] = set()
         self._coded = _Once()
 
     def send(self, client: ClientId, tensors: Mapping[str, Any] | Model) -> bytes:
         """A frame that brings a client to this model. A `Model` spares a copy when many clients are sent the same."""
-        model = Model.of(tensors)
+        model = self.model(tensors)
         known = self._confirmed.get(client)
-        if known is None or known.end.held.schema != model.schema:
+        if known is None or not known.end.held.fits(model):
             return self._send_full(client, model)
         self._sequence += 1
         if known.model.same_as(model):
@@ -63,6 +64,12 @@ class ServerSession:
             self._pending[client] = Known(end, model)
             return seal(Kind.UNCHANGED, self._sequence, end.digest())
         return self._send_delta(client, known, model)
+
+    def model(self, tensors: Mapping[str, Any] | Model) -> Model:
+        """Tensors as they go to clients. What was an integer once stays exact, also when a mean makes it a float."""
+        model = Model.of(tensors, self._exact)
+        self._exact |= model.exact.keys()
+        return model
 
     def resync(self, client: ClientId) -> bytes:
         """A full frame with the model last sent to a client."""
@@ -102,7 +109,7 @@ class ServerSession:
         first = self._coded.once(model, (), lambda: first_ends(self._session, 0, self._wiring, model)[0])
         self._pending[client] = Known(replace(first, sequence=self._sequence), model)
         raw = wire.dumps(model.tensors(), "raw")
-        sections = (self._session, self._wiring.to_json(), raw)
+        sections = (self._session, self._wiring.to_json(), pack_names(model.exact), raw)
         return seal(Kind.FULL, self._sequence, bytes(DIGEST_BYTES), *sections)
 
     def _send_delta(self, client: ClientId, known: Known, model: Model) -> bytes:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perbit.arrays import FLOATS
 from perbit.bits import bytes_of
 from perbit.channels import State
 from perbit.channels.base import Memory, freeze
@@ -35,6 +34,7 @@ def save(path: Path, end: End) -> None:
         "sequence": end.sequence,
         "wiring": end.wiring.to_json().decode(),
         "schema": end.held.schema,
+        "exact": list(end.held.exact),
         "up": _head(end.up),
         "down": _head(end.down),
         "digest": end.digest().hex(),
@@ -93,8 +93,8 @@ def _is_memory(name: str) -> bool:
 def _restored(arrays: Arrays) -> End:
     about = json.loads(arrays["about"].tobytes())
     schema = tuple((name, dtype, tuple(shape)) for name, dtype, shape in about["schema"])
-    exact_names = [name for name, dtype, _ in schema if dtype not in FLOATS]
-    held = Model(schema, _vector(arrays["held"]), {name: arrays[f"exact{i}"] for i, name in enumerate(exact_names)})
+    exact = {name: arrays[f"exact{index}"] for index, name in enumerate(about["exact"])}
+    held = Model(schema, _vector(arrays["held"]), exact)
     wiring = Wiring.from_json(about["wiring"].encode())
     sender, receiver = wiring.up.init(held.layout)[0], wiring.down.init(held.layout)[1]
     end = End(
