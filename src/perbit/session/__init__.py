@@ -16,6 +16,6 @@ from perbit.session.client import ClientSession
 from perbit.session.envelope import ResyncNeeded
 from perbit.session.model import Model
 from perbit.session.server import ServerSession
-from perbit.session.wiring import protocol_of
+from perbit.session.wiring import federated, protocol_of
 
-__all__ = ["ClientSession", "Model", "ResyncNeeded", "ServerSession", "protocol_of"]
+__all__ = ["ClientSession", "Model", "ResyncNeeded", "ServerSession", "federated", "protocol_of"]

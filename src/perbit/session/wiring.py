@@ -8,16 +8,17 @@ from typing import Any
 
 from perbit.bits import Piece
 from perbit.channels import Channel, Direct, ErrorFeedback, Momentum, Shifted, Summed, Warmup
-from perbit.codec import Codec
+from perbit.codec import Codec, as_pipeline
 from perbit.downlinks import Averaged, PerWorker, Shared
 from perbit.errors import DecodeError, EncodeError, SpecError
-from perbit.plan import Plan, PlanLike
-from perbit.presets import PRESETS, fedavg_topk_ef
+from perbit.plan import Plan, PlanLike, as_plan
+from perbit.presets import PRESETS
 from perbit.protocol import Protocol
 from perbit.spec import parse
 
-DEFAULT_UP: PlanLike = Plan.of("topk(0.05) | qsgd(7) | rans", small_below=256)
-DEFAULT_DOWN: PlanLike = Plan.of("qsgd(7) | rans", small_below=256)
+DEFAULT_UP = Plan.of("topk(0.05) | uniform(4) | rans", small="fp16", small_below=256)
+DEFAULT_DOWN = Plan.of("uniform(4) | rans", small_below=256)
+DECAY = 0.5  # of the error memory: what was not sent is trained again from the same start, and must not add up
 _PARTS = {part.__name__: part for part in (Direct, ErrorFeedback, Shifted, Summed, Momentum, Warmup, Plan)}
 _MAX_DEPTH = 16
 
@@ -59,20 +60,28 @@ class Wiring:
         return cls(up, down)
 
 
+def federated(up: PlanLike = DEFAULT_UP, down: PlanLike = DEFAULT_DOWN) -> Protocol:
+    """Local training by clients that come and go, under any strategy: the updates up, with error feedback that decays
+    (unbiased codecs need none); the difference between the model and what the client holds down, as in MCM and EF21."""
+    unbiased = as_pipeline(as_plan(up).default).unbiased
+    uplink = Direct(up) if unbiased else ErrorFeedback(Direct(up), DECAY)
+    return Protocol.of("federated", uplink, Shifted(Direct(down)))
+
+
 def protocol_of(
     protocol: Protocol | str | None = None, up: PlanLike | None = None, down: PlanLike | None = None
 ) -> Protocol:
-    """A protocol, the name of a preset (with other codecs if given), or error feedback both ways around these codecs.
+    """A protocol, the name of a preset (with other codecs if given), or `federated` with these codecs.
 
     >>> protocol_of("mcm", up="qsgd(1) | rans").name, protocol_of(up="topk(0.01)").name
-    ('mcm', 'fedavg_topk_ef')
+    ('mcm', 'federated')
     """
     if isinstance(protocol, Protocol):
         if up is not None or down is not None:
             raise SpecError("a protocol has its codecs already; give the name of a preset to choose others")
         return protocol
     if protocol is None:
-        return fedavg_topk_ef(DEFAULT_UP if up is None else up, DEFAULT_DOWN if down is None else down)
+        return federated(DEFAULT_UP if up is None else up, DEFAULT_DOWN if down is None else down)
     if protocol not in PRESETS:
         raise SpecError(f"there is no preset {protocol!r}; choose one of {', '.join(PRESETS)}")
     given = {name: plan for name, plan in (("up", up), ("down", down)) if plan is not None}
