@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.app import Array, ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Result
 
@@ -18,25 +18,34 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    config = context.run_config
+    run(grid, context.run_config, FedAvg)
+
+
+def run(grid: Grid, config: dict[str, Any], make_strategy: Any) -> Result:
+    """Train with a strategy, and say what came of it."""
     if config["compress"]:
         options = {name: config[name] for name in ("protocol", "up", "down") if config[name]}
         grid = CompressedGrid(grid, **options)
     nodes = int(config["min-nodes"])
-    strategy = FedAvg(min_train_nodes=nodes, min_evaluate_nodes=nodes, min_available_nodes=nodes)
+    strategy = make_strategy(
+        fraction_evaluate=1.0 if config["evaluate"] else 0.0,
+        min_train_nodes=nodes,
+        min_evaluate_nodes=nodes,
+        min_available_nodes=nodes,
+    )
     result = strategy.start(
         grid=grid,
-        initial_arrays=ArrayRecord(task.make_model(int(config["hidden"])).state_dict()),
+        initial_arrays=ArrayRecord({name: Array(x) for name, x in task.make_model(int(config["hidden"])).items()}),
         num_rounds=int(config["rounds"]),
         timeout=float(config["timeout"]),
-        evaluate_fn=lambda round_, arrays: _evaluate(arrays, int(config["hidden"])),
+        evaluate_fn=_evaluate,
     )
     _tell(result, grid, str(config["result"]))
+    return result
 
 
-def _evaluate(arrays: ArrayRecord, hidden: int) -> MetricRecord:
-    model = task.make_model(hidden)
-    model.load_state_dict(arrays.to_torch_state_dict())
+def _evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+    model = {name: array.numpy() for name, array in arrays.items()}
     return MetricRecord({"accuracy": task.accuracy(model, *task.load_test_data())})
 
 
@@ -45,8 +54,8 @@ def _tell(result: Result, grid: Grid, path: str) -> None:
     by_round = result.evaluate_metrics_serverapp
     outcome: dict[str, Any] = {"accuracy": [by_round[number]["accuracy"] for number in sorted(by_round)]}
     if isinstance(grid, CompressedGrid):
-        outcome |= vars(grid.traffic)
-        outcome["digests"] = {node: (grid.session.digest(node) or b"").hex() for node in grid.get_node_ids()}
+        digests = {node: (grid.session.digest(node) or b"").hex() for node in grid.get_node_ids()}
+        outcome |= {**vars(grid.traffic), "digests": digests}
         print(f"perbit: {grid.traffic}", flush=True)
     print(f"accuracy on images that no node has: {outcome['accuracy'][-1]:.3f}", flush=True)
     if path:

@@ -102,9 +102,9 @@ class CompressedGrid(Grid):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Push messages and wait for the replies, resyncs included, until all are there or the time is over."""
-        waiting = set(self.push_messages(messages))
-        until = None if timeout is None else time.monotonic() + timeout
         before, replies, pause = replace(self.traffic), [], _FIRST_PAUSE
+        until = None if timeout is None else time.monotonic() + timeout
+        waiting = set(self.push_messages(messages))
         while waiting and (until is None or time.monotonic() < until):
             news = list(self.pull_messages(waiting))
             replies += news
