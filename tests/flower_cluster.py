@@ -165,14 +165,19 @@ class Cluster:
         return int(re.findall(r"SuperNode ID: (\d+)", self.log(name))[-1])
 
     def wait_for_node(self, name: str) -> None:
-        wait_until(lambda: "SuperNode ID: " in self.log(name), f"{name} connects")
+        self.wait_for_log(name, "SuperNode ID: ")
+
+    def wait_for_log(self, name: str, text: str) -> None:
+        """Logs arrive later than what they speak of."""
+        wait_until(lambda: text in self.log(name), f"{name}.log says {text!r}")
 
     def restart(self, name: str, partition: int) -> None:
         """As a service manager would: again and again. For a minute the SuperLink takes the killed node for alive."""
         before, until = self.log(name).count("SuperNode ID: "), time.monotonic() + 400
         while True:
             process = self.node(name, partition)
-            wait_until(lambda: self.log(name).count("SuperNode ID: ") > before or process.poll() is not None, name)
+            while self.log(name).count("SuperNode ID: ") == before and process.poll() is None:
+                time.sleep(0.1)
             if process.poll() is None:
                 return
             assert time.monotonic() < until, f"{name} cannot connect: {self.log(name)[-2000:]}"
