@@ -30,6 +30,8 @@ def environment(folder: Path) -> dict[str, str]:
         "FLWR_HOME": str(folder / "flwr"),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
+        "FLWR_LOCAL_CONTROL_API_PORT": str(free_port()),
         "RAY_USAGE_STATS_ENABLED": "0",
         "PERBIT_STATE": str(folder / "state"),
         "PERBIT_TEST_GATE": str(folder / "gate"),

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from flower_cluster import EXAMPLE, Cluster, environment, wait_until
 from perbit.session import ClientSession
 
-ROUNDS = 3
+ROUNDS, HIDDEN = 3, 256
 
 
 @pytest.fixture(scope="module")
@@ -22,12 +23,12 @@ def plain_accuracy() -> float:
     """What the example reaches in as many rounds without perbit: federated averaging of the same training."""
     task: dict[str, Any] = {"__name__": "task"}
     exec((EXAMPLE / "digits_app" / "task.py").read_text(), task)
-    model = task["make_model"](512)
+    model = task["make_model"](HIDDEN)
     for _ in range(ROUNDS):
-        trained = []
-        for node in (0, 1):
-            trained.append(dict(model))
-            task["train"](trained[-1], *task["load_data"](node, 2), 3, 0.05)
+        trained = [dict(model), dict(model)]
+        with threadpool_limits(1):
+            for node in (0, 1):
+                task["train"](trained[node], *task["load_data"](node, 2), 3, 0.05)
         model = {name: ((trained[0][name] + trained[1][name]) / 2).astype(model[name].dtype) for name in model}
     return float(task["accuracy"](model, *task["load_test_data"]()))
 
@@ -42,7 +43,7 @@ def check_outcome(path: Path, plain_accuracy: float) -> dict[str, Any]:
 
 
 def run_config(path: Path, **more: Any) -> str:
-    config = {"result": f'"{path}"', "rounds": ROUNDS, "evaluate": "false", **more}
+    config = {"result": f'"{path}"', "rounds": ROUNDS, "hidden": HIDDEN, "evaluate": "false", **more}
     return " ".join(f"{name}={value}" for name, value in config.items())
 
 
@@ -53,7 +54,6 @@ def test_simulation(tmp_path: Path, plain_accuracy: float) -> None:
         done = subprocess.run([*command, "--run-config", config], env=env, capture_output=True, text=True, timeout=900)
     assert (tmp_path / "result.json").exists(), done.stdout + done.stderr
     outcome = check_outcome(tmp_path / "result.json", plain_accuracy)
-    print(f"simulation: {outcome}")
     assert outcome["n_resyncs"] == 0
     # evaluation brings each model; the training that follows sends a few bytes: 2 x (1 full + 3 deltas) in all
     assert outcome["down_bytes"] < outcome["plain_down_bytes"] / 4
@@ -116,7 +116,7 @@ def test_deployment_survives_kills_lost_files_replays_and_tampering(cluster: Clu
         cluster.wait_for_node(name)
     node_a, node_b = cluster.node_id("a"), cluster.node_id("b")
     result = cluster.folder / "result.json"
-    config = run_config(result, rounds=5, hidden=256)
+    config = run_config(result, rounds=5)
     cluster.start("run", "flwr", "run", str(cluster.gated_app()), "loop", "--stream", "--run-config", config)
     cluster.wait_for_gate(1)
     cluster.go(1)
