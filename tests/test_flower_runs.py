@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from threadpoolctl import threadpool_limits
 
@@ -69,18 +70,18 @@ class Simulation:
         return self.env
 
     def __exit__(self, *_: object) -> None:
-        import psutil
-
-        home = self.env["FLWR_HOME"]
-        left = [p for p in psutil.process_iter() if _environ(p).get("FLWR_HOME") == home]
+        left = processes_of(self.env["FLWR_HOME"])
         for process in left:
             process.kill()
         psutil.wait_procs(left, timeout=60)
 
 
-def _environ(process: Any) -> dict[str, str]:
-    import psutil
+def processes_of(flwr_home: str) -> list[psutil.Process]:
+    """Those that were started with this home: every test has its own."""
+    return [process for process in psutil.process_iter() if _environ(process).get("FLWR_HOME") == flwr_home]
 
+
+def _environ(process: psutil.Process) -> dict[str, str]:
     try:
         return dict(process.environ())
     except psutil.Error:
@@ -96,6 +97,7 @@ def test_deployment_by_the_examples_script(tmp_path: Path, plain_accuracy: float
     held = {digest_of(path) for path in (tmp_path / "state").iterdir()}
     assert held == set(outcome["digests"].values())
     assert "perbit: down" in done.stdout
+    wait_until(lambda: not processes_of(f"{tmp_path}/kept/flwr"), "all processes have ended")
 
 
 def digest_of(path: Path) -> str:

@@ -161,6 +161,9 @@ def test_clients_in_step_get_the_same_coded_frame_and_rand_mcm_draws_for_each() 
             exchange(server, f"c{i}", client, model(1), None)
         held = [client.receive(server.send(f"c{i}", model(1)))["w"].tobytes() for i, client in enumerate(clients)]
         assert len(set(held)) == distinct
+        assert (
+            len({id(known.end.down) for known in server._confirmed.values()}) == distinct
+        )  # memories, too, are shared
 
 
 def test_a_model_that_changes_its_tensors_is_sent_in_full() -> None:

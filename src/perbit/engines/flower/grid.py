@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -103,19 +104,21 @@ class CompressedGrid(Grid):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Push messages and wait for the replies, resyncs included, until all are there or the time is over."""
         before, replies, pause = replace(self.traffic), [], _FIRST_PAUSE
-        until = None if timeout is None else time.monotonic() + timeout
         waiting = set(self.push_messages(messages))
-        while waiting and (until is None or time.monotonic() < until):
+        until = time.monotonic() + (math.inf if timeout is None else timeout)
+        while waiting:
             news = list(self.pull_messages(waiting))
             replies += news
             waiting -= {reply.metadata.reply_to_message_id for reply in news}
-            if waiting:
-                time.sleep(pause)
-                pause = min(_LONGEST_PAUSE, 1.3 * pause)
+            if not waiting or time.monotonic() >= until:
+                break
+            time.sleep(pause)
+            pause = min(_LONGEST_PAUSE, 1.3 * pause)
         for message_id in waiting:
             LOG.warning("perbit: no reply to message %s in time", message_id)
             self._asked.pop(self._resent.pop(message_id, message_id), None)
-        self._tell(before)
+        if self.traffic != before:
+            self._tell(before)
         return replies
 
     # --- the rest is Flower's -------------------------------------------------------------------------------------------
