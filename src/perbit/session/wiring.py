@@ -16,7 +16,7 @@ from perbit.presets import PRESETS
 from perbit.protocol import Protocol
 from perbit.spec import parse
 
-DEFAULT_UP = Plan.of("topk(0.05) | uniform(4) | rans", small="fp16", small_below=256)
+DEFAULT_UP = Plan.of("topk(0.05) | uniform(4) | rans", small_below=256)  # small tensors raw: a variance stays positive
 DEFAULT_DOWN = Plan.of("uniform(4) | rans", small_below=256)
 DECAY = 0.5  # of the error memory: what was not sent is trained again from the same start, and must not add up
 _PARTS = {part.__name__: part for part in (Direct, ErrorFeedback, Shifted, Summed, Momentum, Warmup, Plan)}
