@@ -1,1 +1,1 @@
-"""Adapters for the engines people train with; each needs its own extra."""
+"""perbit inside the engines people train with. Each engine needs its own extra, e.g. `pip install perbit[flower]`."""
