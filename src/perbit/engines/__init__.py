@@ -1,0 +1,1 @@
+"""Adapters for the engines people train with; each needs its own extra."""
