@@ -344,8 +344,8 @@ def test_a_bad_answer_is_dropped_and_counted_and_only_that_client_is_concerned(
     task = task_of(model(0.3))
     answer = federation.answer("site-0", step_by(1.0)(federation.arrived("site-0", federation.down("site-0", task))))
     bad = {"damaged": flipped(answer), "replayed": old["site-0"], "nonsense": with_frame(answer, b"no frame")}[what]
-    with caplog.at_level(logging.WARNING), pytest.raises(perbit.DecodeError):
-        federation.up("site-0", bad)
+    with caplog.at_level(logging.WARNING):
+        assert federation.up("site-0", bad).data == {}
     assert "result of client site-0 is dropped" in caplog.text
     federation.exchange("site-1", task, step_by(1.0))
     assert federation.traffic.n_dropped == 1
@@ -505,13 +505,14 @@ from nvflare.apis.dxo_filter import DXOFilter
 
 
 class Spoil(DXOFilter):
-    """Damages one frame on its way to one client."""
+    """Damages one client's frame of one round."""
 
-    def __init__(self):
+    def __init__(self, number, site):
         super().__init__(None, None)
+        self.number, self.site = number, site
 
     def process_dxo(self, dxo, shareable, fl_ctx):
-        if (shareable.get_header("current_round"), fl_ctx.get_identity_name()) == (1, "site-1"):
+        if (shareable.get_header("current_round"), fl_ctx.get_identity_name()) == (self.number, self.site):
             dxo.data["perbit"] = dxo.data["perbit"][:-1] + b"?"
         return dxo
 '''
@@ -525,27 +526,28 @@ from spoil import Spoil
 if __name__ == "__main__":
     model = [[0.0] * 10 for _ in range(400)]
     recipe = NumpyFedAvgRecipe(name="digits", model=model, min_clients=2, num_rounds=3, train_script="client.py")
-    recipe.add_client_input_filter(Spoil(), tasks=["train"])
-    recipe.add_server_output_filter(ServerOutput(up="qsgd(63) | rans", down="qsgd(63) | rans"), tasks=["train"])
+    recipe.add_client_input_filter(Spoil(1, "site-1"), tasks=["train"])
+    recipe.add_server_output_filter(ServerOutput(up="qsgd(127) | rans", down="qsgd(127) | rans"), tasks=["train"])
     recipe.add_client_input_filter(ClientInput(), tasks=["train"])
     recipe.add_client_output_filter(ClientOutput(), tasks=["train"])
+    recipe.add_client_output_filter(Spoil(2, "site-2"), tasks=["train"])
     recipe.add_server_input_filter(ServerInput(), tasks=["train"])
     recipe.run(SimEnv(num_clients=2, num_threads=1, workspace_root="workspace"))
 """
 
 
-def plain_averaging(folder: Path, rounds: int) -> tuple[Any, Callable[[Any], float]]:
+def plain_averaging(folder: Path, rounds: list[list[str]]) -> tuple[Any, Callable[[Any], float]]:
     """What the same clients learn without any engine, and how to judge it."""
     learning: dict[str, Any] = {}
     exec((folder / "learning.py").read_text(), learning)
     weights = np.zeros((400, 10), np.float32)
-    for _ in range(rounds):
-        weights = np.mean([learning["trained"](weights, site) for site in learning["SITES"]], axis=0)
+    for sites in rounds:
+        weights = np.mean([learning["trained"](weights, site) for site in sites], axis=0)
     return weights, learning["accuracy"]
 
 
 @pytest.mark.slow
-def test_the_simulator_learns_the_same_with_fewer_bytes_and_heals_a_damaged_frame(tmp_path: Path) -> None:
+def test_the_simulator_learns_the_same_with_fewer_bytes_and_survives_damage(tmp_path: Path) -> None:
     """One thread for two clients: NVFlare ends each client's process after every task, so that each round is a restart."""
     sources = {"learning.py": LEARNING, "client.py": CLIENT, "spoil.py": SPOIL, "job.py": JOB}
     for name, text in sources.items():
@@ -554,17 +556,18 @@ def test_the_simulator_learns_the_same_with_fewer_bytes_and_heals_a_damaged_fram
     subprocess.run([sys.executable, "job.py"], cwd=tmp_path, env=env, check=True, capture_output=True, timeout=400)
     assert len(set((tmp_path / "processes.txt").read_text().split())) == 3 * 2
     run = tmp_path / "workspace" / "digits"
-    expected, accuracy = plain_averaging(tmp_path, rounds=3)
+    expected, accuracy = plain_averaging(tmp_path, [["site-1", "site-2"], ["site-1", "site-2"], ["site-1"]])
     got = np.load(run / "server" / "simulate_job" / "models" / "server.npy")
     assert accuracy(expected) > 0.85
     assert abs(accuracy(got) - accuracy(expected)) < 0.02
-    assert np.linalg.norm(got - expected) < 0.06 * np.linalg.norm(expected)  # 63 levels make 0.04; 127 half of that
+    assert np.linalg.norm(got - expected) < 0.06 * np.linalg.norm(expected)  # 127 levels make 0.037, 255 half of it
     assert not np.array_equal(got, expected)  # it was coded
 
     log = (run / "server" / "log.txt").read_text()
     traffic = ast.literal_eval(re.findall(r"perbit traffic: (\{.*\})", log)[-1])
-    assert traffic["plain_up_bytes"] == traffic["plain_down_bytes"] == 3 * 2 * 400 * 10 * 4
-    assert traffic["up_ratio"] > 8
-    assert traffic["down_bytes"] < 3 * 16_500 + 4 * 2_500  # one whole frame for each client, and one to heal
-    assert (traffic["n_resyncs"], traffic["n_dropped"]) == (1, 0)
+    assert (traffic["n_resyncs"], traffic["n_dropped"]) == (1, 1)
+    assert (traffic["plain_down_bytes"], traffic["plain_up_bytes"]) == (6 * 16_000, 5 * 16_000)
+    assert traffic["up_bytes"] < 6 * 16_000 / 6
+    assert traffic["down_bytes"] < 3 * 16_500 + 4 * 3_000  # one whole frame for each client, and one to heal
     assert "resync of client site-1" in log
+    assert "result of client site-2 is dropped" in log

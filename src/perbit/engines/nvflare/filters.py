@@ -131,7 +131,8 @@ class ClientOutput(_Filter):
 
 
 class ServerInput(_Filter):
-    """Makes the client's result of its frame. A frame of no use is an error of that client's task, for the workflow to judge."""
+    """Makes the client's result of its frame. One of no use becomes an empty result, which workflows skip; an error would
+    end the whole job where all clients are needed."""
 
     kinds = ClientOutput.kinds
 

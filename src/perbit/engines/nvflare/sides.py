@@ -60,7 +60,7 @@ class ServerSide:
         return frame
 
     def receive(self, client: str, answer: bytes, is_diff: bool) -> Tensors | None:
-        """The client's result, or None if it only acknowledged."""
+        """The client's result, or None if it only acknowledged, or if its answer is of no use."""
         with self._lock:
             self.traffic.up_bytes += len(answer)
             try:
@@ -68,7 +68,7 @@ class ServerSide:
             except DecodeError as error:
                 self.traffic.n_dropped += 1
                 LOG.warning("the result of client %s is dropped, it gets a full frame next: %s", client, error)
-                raise
+                return None
             if tensors is None:
                 return None
             self.traffic.plain_up_bytes += plain_bytes(tensors)
