@@ -18,7 +18,11 @@ $(BIN)/python:
 
 $(VENV)/installed: $(BIN)/python $(SOURCES)
 	$(PIP) "torch==2.13.0"
-	$(PIP) -e ".[torch,report,dev]"
+	$(PIP) -e ".[sim,report]"
+	@touch $@
+
+$(VENV)/tested: $(VENV)/installed
+	$(PIP) -e ".[sim,report,dev]"
 	@touch $@
 
 demo: $(VENV)/installed
@@ -27,18 +31,18 @@ demo: $(VENV)/installed
 test: lint
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-test-slow: $(VENV)/installed
+test-slow: $(VENV)/tested
 	$(BIN)/python -m pytest -n 2 -m slow
 
-lint: $(VENV)/installed
+lint: $(VENV)/tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/installed
+bench: $(VENV)/tested
 	$(BIN)/perbit bench --output results/bench.json
 
-fuzz: $(VENV)/installed
+fuzz: $(VENV)/tested
 	$(BIN)/python tests/fuzz.py --seconds $(FUZZ_SECONDS)
 
 clean:

@@ -13,7 +13,9 @@ import pytest
 import perbit
 
 PACKAGE = Path(perbit.__file__).parent
-HEAVY = {"torch", "flwr", "matplotlib", "rich", "sklearn", "scipy", "constriction", "ml_dtypes", "safetensors", "hypothesis", "pytest"}  # fmt: skip
+HEAVY = {
+    "torch", "flwr", "nvflare", "matplotlib", "rich", "sklearn", "scipy", "constriction", "ml_dtypes", "safetensors", "hypothesis", "pytest",
+}  # fmt: skip
 LEAVES = {
     "cli",
     "commands",
