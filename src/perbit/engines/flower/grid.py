@@ -171,8 +171,8 @@ class CompressedGrid(Grid):
             self._asked[message_id] = asked
         return message_id
 
-    def _resend(self, known: str, asked: _Asked) -> None:
-        """A full frame in a new message; the caller goes on waiting for the number it knows."""
+    def _resend(self, known: str, asked: _Asked) -> bool:
+        """Whether a full frame went out in a new message; the caller goes on waiting for the number it knows."""
         started, old = time.perf_counter(), asked.message.metadata
         frame = self.session.resync(old.dst_node_id)
         content = with_record(asked.message.content, asked.record, framed(frame))
@@ -188,8 +188,10 @@ class CompressedGrid(Grid):
             encode_ms=asked.encode_ms + _ms_since(started),
         )
         sent_as = self._remember(self._push_plain(again), asked)
-        if sent_as is not None:
-            self._resent[known] = sent_as
+        if sent_as is None:
+            return False
+        self._resent[known] = sent_as
+        return True
 
     # --- up ---------------------------------------------------------------------------------------------------------------
 
@@ -205,9 +207,8 @@ class CompressedGrid(Grid):
         try:
             content = self._decoded(asked, reply.content)
         except ResyncNeeded as needed:
-            if asked.resyncs < _MOST_RESYNCS:
-                LOG.warning("perbit: %s", needed)
-                self._resend(known, asked)
+            LOG.warning("perbit: %s", needed)
+            if asked.resyncs < _MOST_RESYNCS and self._resend(known, asked):
                 return None
             answer = self._dropped(asked, needed)
         except DecodeError as error:
