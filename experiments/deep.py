@@ -129,7 +129,8 @@ def mcm(found: Outcomes) -> list[str]:
 
 
 def cnn(found: Outcomes) -> list[str]:
-    plain, (name, coded) = found["float32"], next((n, r) for n, r in found.items() if n != "float32")
+    plain = found["float32"]
+    name, coded = max(((n, r) for n, r in found.items() if n != "float32"), key=lambda pair: pair[1].late)
     times = plain.bytes_up / coded.bytes_up
     return [
         verdict(
