@@ -23,14 +23,13 @@ LEAVES = {
     "report",
     "sim",
     "engines",
-    "files",
 }  # may be heavy; no core module imports them
 FOUNDATION = {"numpy", "zstandard", "perbit"}
 
 # Which of perbit's own modules a layer of the core may import, lowest first: each may import those above its line.
 LAYERS = [
     {"errors"},
-    {"bits", "kernels"},
+    {"bits", "kernels", "files"},
     {"randomness", "parallel", "gennorm"},
     {"codec"},
     {"registry"},
@@ -43,6 +42,7 @@ LAYERS = [
     {"budget", "downlinks"},
     {"protocol"},
     {"presets"},
+    {"session"},
 ]
 
 
