@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -51,26 +51,24 @@ def template_for(plan: PlanLike, layout: Layout, flat: F32) -> Template:
 
 
 def _made(layout: Layout, codecs: Mapping[str, Codec]) -> Template:
+    return template_of(
+        layout, tuple(Entry(name, "float32", shape, as_pipeline(codecs[name])) for name, shape in layout.tensors)
+    )
+
+
+def template_of(layout: Layout, entries: tuple[Entry, ...]) -> Template:
     """The head of a frame is made by `wire` itself, once with a sequence number and once without."""
-    entries = [Entry(name, "float32", shape, as_pipeline(codecs[name])) for name, shape in layout.tensors]
     plain, numbered = Writer(), Writer()
-    wire._write_message_head(entries, None, None, plain)
-    wire._write_message_head(entries, 0, bytes(DIGEST_BYTES), numbered)
+    wire._write_message_head(list(entries), None, None, plain)
+    wire._write_message_head(list(entries), 0, bytes(DIGEST_BYTES), numbered)
     plain_head, rest = plain.join()[:_SEQUENCE_AT], plain.join()[_SEQUENCE_AT:]
     short = lean(entries[0].codec, layout.n) if len(entries) == 1 else None
-    return Template(layout, tuple(entries), numbered.join()[:_SEQUENCE_AT], plain_head, rest, short)
+    return Template(layout, entries, numbered.join()[:_SEQUENCE_AT], plain_head, rest, short)
 
 
 def write(made: Template, flat: F32, seed: int, sequence: int | None, digest: bytes | None) -> tuple[bytes, F32]:
     """The frame `perbit.dumps(tensors, plan, seed=seed, sequence=sequence, digest=digest)` would give, and its decoded value."""
-    out = Writer()
-    if sequence is None or digest is None:
-        out.raw(made.plain_head)
-    else:
-        out.raw(made.numbered_head)
-        out.varint(sequence)
-        out.raw(digest)
-    out.raw(made.directory)
+    out = _begin(made, sequence, digest)
     key = key_from_seed(seed)
     value = made.short.encode(flat, out, fold(key, 0)) if made.short else None
     if value is not None:
@@ -79,6 +77,26 @@ def write(made: Template, flat: F32, seed: int, sequence: int | None, digest: by
         wire._encode_payload(flat[lo:hi].reshape(entry.shape), entry, entry.name, out, fold(key, index))
     frame = _sealed(out)
     return frame, read(frame, made).values()
+
+
+def write_parts(made: Template, parts: Sequence[F32], keys: Sequence[int], sequence: int, digest: bytes) -> bytes:
+    """A frame of tensors that lie apart, each with a key of its own, encoded from where they are."""
+    out = _begin(made, sequence, digest)
+    for entry, part, key in zip(made.entries, parts, keys, strict=True):
+        wire._encode_payload(part.reshape(entry.shape), entry, entry.name, out, key)
+    return wire._sealed(out)
+
+
+def _begin(made: Template, sequence: int | None, digest: bytes | None) -> Writer:
+    out = Writer()
+    if sequence is None or digest is None:
+        out.raw(made.plain_head)
+    else:
+        out.raw(made.numbered_head)
+        out.varint(sequence)
+        out.raw(digest)
+    out.raw(made.directory)
+    return out
 
 
 def _sealed(out: Writer) -> bytes:
@@ -108,6 +126,13 @@ class Opened:
         return (
             parts[0].reshape(-1) if len(parts) == 1 else np.concatenate([part.reshape(-1) for part in parts] or [_NONE])
         )
+
+    def add_to(self, outs: Sequence[F32], weight: float) -> None:
+        """Add `weight` times each tensor to its flat array in `outs`; sparse tensors touch only the entries they hold."""
+        with wire._decoding():
+            for entry, out in zip(self.entries, outs, strict=True):
+                wire._add_payload(self.payload, entry, out, weight)
+            self.payload.end()
 
 
 _NONE = np.zeros(0, np.float32)

@@ -1,0 +1,202 @@
+"""PyTorch DistributedDataParallel: gradients travel as coded bytes.
+
+    state = ddp.State("topk(0.01) | qsgd(15) | rans", model)
+    model.register_comm_hook(state, ddp.hook)
+
+Buckets are encoded on one thread and exchanged on another while backward goes on. Every rank ends a step with the same bits.
+"""
+
+# No `from __future__ import annotations`: DDP compares the annotations of a hook with the types themselves.
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future as Pending
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket  # dist.GradBucket, where type checkers find it
+
+from perbit.codec import as_pipeline
+from perbit.engines.bytegroup import ByteGroup, own_group
+from perbit.engines.feedback import Memories, check_decay, decay
+from perbit.engines.reduction import Gathered, Job, Reduction, Sharded, Slot
+from perbit.errors import EncodeError
+from perbit.plan import CodecLike, Plan
+
+_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+class State:
+    """What the hook keeps between steps: the plan, error memories by parameter, a step counter, and what has been sent.
+
+    `plan`: a Plan, or a spec for every matrix (small and one-dimensional parameters are then sent as they are).
+    `model`: names the parameters, for the rules of a plan and for checkpoints; without it they are numbered in the order DDP shows them.
+    `error_feedback`: True (decay chosen by the codec's ω), False, or the decay γ itself.
+    `gather_up_to`: for more ranks than this, pieces are averaged by their owners instead of everywhere.
+    """
+
+    def __init__(
+        self,
+        plan: Plan | CodecLike,
+        model: torch.nn.Module | None = None,
+        *,
+        error_feedback: bool | float = True,
+        seed: int = 0,
+        process_group: dist.ProcessGroup | None = None,
+        gather_up_to: int = 4,
+    ) -> None:
+        self.plan = plan if isinstance(plan, Plan) else Plan.of(plan)
+        if self.plan.whole_model:
+            raise ValueError("whole_model needs all gradients at once, DDP gives them bucket by bucket; use whole_model=False")  # fmt: skip
+        check_decay(error_feedback)
+        self.error_feedback, self.seed, self.gather_up_to = error_feedback, seed, gather_up_to
+        self.step = 0
+        self.dense_bytes = 0  # what a ring all-reduce of the same gradients would have sent from this rank
+        self.seconds = {
+            "encode": 0.0,
+            "exchange": 0.0,
+        }  # busy time of the two threads; exchange includes waiting for others
+        self.memories = Memories()
+        self._process_group = process_group
+        self._names: dict[torch.Tensor, str] = {}
+        self._running: _Running | None = None
+        if model is not None:
+            self.name_parameters(model)
+
+    def name_parameters(self, model: torch.nn.Module) -> None:
+        """Take over the names of a model's parameters (of the module inside, for a DistributedDataParallel)."""
+        inner = model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else model
+        self._names = {parameter: name for name, parameter in inner.named_parameters()}
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes this rank has sent so far: frames, lengths and padding."""
+        return self._running.group.sent_bytes if self._running else 0
+
+    @property
+    def ratio(self) -> float:
+        """How many times less than a float32 ring all-reduce that is."""
+        return self.dense_bytes / self.sent_bytes if self.sent_bytes else float("nan")
+
+    # --- one bucket --------------------------------------------------------------------------------------------------
+
+    def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Start averaging a bucket; the future holds its buffer once that is done."""
+        buffer = bucket.buffer()
+        _check(buffer)
+        if self._running is None:
+            self._running = _Running(self)
+        values = buffer.to(torch.float32)  # the buffer itself for float32
+        job = Job(self._slots(bucket), values.numpy(), self.step, bucket.index())
+        world = self._running.group.world
+        self.dense_bytes += 2 * (world - 1) * buffer.numel() * 4 // world
+        self.step += bucket.is_last()
+        done: torch.futures.Future[Any] = torch.futures.Future()
+
+        def settle(outcome: BaseException | None) -> None:
+            if outcome is None and values is not buffer:
+                buffer.copy_(values)
+            done.set_result(outcome or buffer)
+
+        self._running.start(job, settle)
+        return done.then(_result)
+
+    def _slots(self, bucket: GradBucket) -> tuple[Slot, ...]:
+        start = int(bucket.buffer().storage_offset())
+        return tuple(
+            self._slot(parameter, int(gradient.storage_offset()) - start)
+            for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True)
+        )
+
+    def _slot(self, parameter: torch.Tensor, at: int) -> Slot:
+        name = self._names.setdefault(parameter, str(len(self._names)))
+        shape, n = tuple(parameter.shape), parameter.numel()
+        codec = as_pipeline(self.plan.codec_for(name, shape))
+        return Slot(name, shape, codec, decay(self.error_feedback, codec, n), at, at + n)
+
+    # --- checkpoints -------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a resumed run needs, as numbers and tensors. Each rank has its own memories: save one for every rank."""
+        memory = {name: torch.from_numpy(array) for name, array in self.memories.copies().items()}
+        return {"step": self.step, "seed": self.seed, **self._place(), "memory": memory}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state_dict()` of the same rank."""
+        place = self._place()
+        if any(state[key] != place[key] for key in place):
+            raise ValueError(
+                f"this is the state of rank {state['rank']} of {state['world']}, loaded by rank {place['rank']} of {place['world']}; "
+                "error memories belong to a rank: load its own, or none to start with empty ones"
+            )
+        self.step, self.seed = int(state["step"]), int(state["seed"])
+        self.memories.load(state["memory"])
+        if self._running:
+            self._running.restart(self)
+
+    def _place(self) -> dict[str, int]:
+        return {"rank": dist.get_rank(self._process_group), "world": dist.get_world_size(self._process_group)}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Process groups, threads and parameters are not pickled; after unpickling, call `name_parameters`."""
+        return self.__dict__ | {"_process_group": None, "_running": None, "_names": {}}
+
+
+def hook(state: State, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """The communication hook: `model.register_comm_hook(state, hook)`."""
+    return state.reduce(bucket)
+
+
+class _Running:
+    """The group and the two threads of a state in use."""
+
+    def __init__(self, state: State) -> None:
+        self.group = ByteGroup(own_group(state._process_group))
+        self.seconds = state.seconds
+        self.encoder = ThreadPoolExecutor(1, thread_name_prefix="perbit-encode")
+        self.exchanger = ThreadPoolExecutor(1, thread_name_prefix="perbit-exchange")
+        self.restart(state)
+
+    def restart(self, state: State) -> None:
+        kind = Gathered if self.group.world <= state.gather_up_to else Sharded
+        self.reduction: Reduction = kind(self.group, state.memories, state.seed)
+
+    def start(self, job: Job, settle: Callable[[BaseException | None], None]) -> None:
+        """Encode and exchange a bucket after those before it; both threads keep the order in which buckets came."""
+        coded = self.encoder.submit(self._encode, job)
+        self.exchanger.submit(self._finish, job, coded, settle)
+
+    def _encode(self, job: Job) -> list[bytes]:
+        begin = time.perf_counter()
+        frames = self.reduction.encode(job)
+        self.seconds["encode"] += time.perf_counter() - begin
+        return frames
+
+    def _finish(self, job: Job, coded: Pending[list[bytes]], settle: Callable[[BaseException | None], None]) -> None:
+        try:
+            frames = coded.result()
+            begin = time.perf_counter()
+            self.reduction.finish(job, frames)
+            self.seconds["exchange"] += time.perf_counter() - begin
+        except BaseException as error:
+            settle(error)
+        else:
+            settle(None)
+
+
+def _result(done: torch.futures.Future[Any]) -> torch.Tensor:
+    """The buffer; an error of a thread becomes the error of backward."""
+    outcome = done.value()
+    if isinstance(outcome, BaseException):
+        raise outcome
+    buffer: torch.Tensor = outcome
+    return buffer
+
+
+def _check(buffer: torch.Tensor) -> None:
+    if buffer.layout != torch.strided or buffer.dtype not in _FLOATS:
+        raise EncodeError(f"perbit codes dense gradients of floats, got {buffer.dtype} {buffer.layout}; for embeddings use sparse=False")  # fmt: skip
+    if buffer.device.type != "cpu":
+        raise EncodeError(f"perbit codes gradients on the CPU, these are on {buffer.device}; train on the CPU with backend gloo")  # fmt: skip
