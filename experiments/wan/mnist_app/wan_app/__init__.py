@@ -1,0 +1,1 @@
+"""A Flower app whose model is large and whose links are thin."""
