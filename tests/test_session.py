@@ -435,6 +435,18 @@ def test_channels_are_described_and_built_again(name: str) -> None:
     assert (built.up, built.down) == (wiring.up, wiring.down)
 
 
+def test_a_budget_holds_for_every_update() -> None:
+    protocol = protocol_of("ef21", up=perbit.BudgetPlan.of("topk(?) | fp16", n_bits=8000))
+    server, client = ServerSession(protocol, 0), ClientSession(seed=0)
+    model = {"w": np.zeros((100, 100), np.float32)}
+    for number in range(3):
+        held = client.receive(server.send("a", model))
+        noise = np.random.default_rng(number).laplace(size=(100, 100)).astype(np.float32)
+        answer = client.reply({"w": held["w"] + noise})
+        assert 950 <= len(answer) <= 1000 + 32  # the session's own head
+        model = server.receive("a", answer) or {}
+
+
 @pytest.mark.parametrize("text", [b"", b"{}", b'{"up":1,"down":2}', b'{"up":{"is":"Popen"},"down":1}', b"[" * 9999])
 def test_strange_descriptions_are_refused(text: bytes) -> None:
     with pytest.raises(perbit.DecodeError):

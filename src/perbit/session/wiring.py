@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from perbit.bits import Piece
+from perbit.budget import BudgetPlan
 from perbit.channels import Channel, Direct, ErrorFeedback, Momentum, Shifted, Summed, Warmup
 from perbit.codec import Codec, as_pipeline
 from perbit.downlinks import Averaged, PerWorker, Shared
@@ -19,7 +20,7 @@ from perbit.spec import parse
 DEFAULT_UP = Plan.of("topk(0.05) | uniform(4) | rans", small_below=256)  # small tensors raw: a variance stays positive
 DEFAULT_DOWN = Plan.of("uniform(4) | rans", small_below=256)
 DECAY = 0.5  # of the error memory: what was not sent is trained again from the same start, and must not add up
-_PARTS = {part.__name__: part for part in (Direct, ErrorFeedback, Shifted, Summed, Momentum, Warmup, Plan)}
+_PARTS = {part.__name__: part for part in (Direct, ErrorFeedback, Shifted, Summed, Momentum, Warmup, Plan, BudgetPlan)}
 _MAX_DEPTH = 16
 
 
