@@ -130,7 +130,10 @@ def mcm(found: Outcomes) -> list[str]:
 
 def cnn(found: Outcomes) -> list[str]:
     plain = found["float32"]
-    name, coded = max(((n, r) for n, r in found.items() if n != "float32"), key=lambda pair: pair[1].late)
+    small_enough = [(n, r) for n, r in found.items() if plain.bytes_up >= 100 * r.bytes_up]
+    if not small_enough:
+        return [verdict(False, "100 x fewer uplink bytes", "no method sends so little")]
+    name, coded = max(small_enough, key=lambda pair: pair[1].late)
     times = plain.bytes_up / coded.bytes_up
     return [
         verdict(

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 import perbit
 from perbit import presets
-from perbit.channels import Channel, Direct, Shifted
+from perbit.channels import Channel, Direct, ErrorFeedback, Shifted
 from perbit.protocol import Protocol
 from perbit.session import ClientSession, Model, ResyncNeeded, ServerSession, protocol_of
+from perbit.session.envelope import Kind, seal
 from perbit.session.wiring import Wiring
 
 SENDABLE = [name for name in presets.PRESETS if name != "ghost"]
@@ -445,6 +446,65 @@ def test_a_budget_holds_for_every_update() -> None:
         answer = client.reply({"w": held["w"] + noise})
         assert 950 <= len(answer) <= 1000 + 32  # the session's own head
         model = server.receive("a", answer) or {}
+
+
+def test_random_codecs_keep_to_their_budget_too() -> None:
+    channel = Direct(perbit.BudgetPlan.of("topk(?) | qsgd(1) | rans", n_bits=8000))
+    state, _ = channel.init(10_000)
+    for seed in range(30):
+        assert len(channel.send(np.random.default_rng(seed).laplace(size=10_000), state, seed).frame) <= 1000
+
+
+def test_a_biased_rule_gets_error_feedback() -> None:
+    plan = perbit.Plan.of("qsgd(7) | rans", rules={"w*": "topk(0.1) | fp16"})
+    assert isinstance(protocol_of(up=plan).uplink, ErrorFeedback)
+    assert isinstance(protocol_of(up="qsgd(7) | rans").uplink, Direct)
+
+
+def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+    others, ours = ["data.npz", "notes.txt"], ["1-2.npz", ".1-3.npz.abcd"]
+    for name in others + ours:
+        (tmp_path / name).write_bytes(b"x")
+        os.utime(tmp_path / name, (0, 0))
+    server, client = ServerSession(protocol_of()), ClientSession(tmp_path / "7-8.npz")
+    client.receive(server.send("a", {"w": np.ones(4, np.float32)}))
+    client.reply()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*others, "7-8.npz"])
+
+
+def test_a_client_cannot_flood_the_log() -> None:
+    server = ServerSession(protocol_of())
+    server.send("a", {"w": np.ones(4, np.float32)})
+    with pytest.raises(ResyncNeeded) as caught:
+        server.receive("a", seal(Kind.RESYNC, 1, bytes(8), b"x\nforged" * 100_000))
+    assert len(str(caught.value)) < 2000
+    assert "\n" not in str(caught.value)
+
+
+def test_minus_zero_and_new_dtypes_arrive() -> None:
+    server, client = ServerSession(protocol_of()), ClientSession()
+    models = [
+        {"w": np.ones(4, np.float16), "n": np.array(0)},
+        {"w": np.ones(4, np.float16), "n": np.array(0.0)},
+        {"w": np.ones(4, np.float16), "n": np.array(-0.0)},
+        {"w": np.full(4, 1e5, np.float32), "n": np.array(-0.0)},
+    ]
+    for model in models:
+        got = client.receive(server.send("a", model))
+        server.receive("a", client.reply())
+        assert got["n"].tobytes() == model["n"].tobytes()
+    np.testing.assert_allclose(got["w"], 1e5)
+
+
+def test_the_server_forgets_whom_it_has_not_heard_of_for_longest() -> None:
+    server, clients = ServerSession(protocol_of(), max_clients=2), [ClientSession() for _ in range(3)]
+    for who, client in enumerate(clients):
+        client.receive(server.send(who, {"w": np.ones(4, np.float32)}))
+        server.receive(who, client.reply())
+    assert [server.digest(who) is None for who in range(3)] == [True, False, False]
+    clients[0].receive(server.send(0, {"w": np.ones(4, np.float32)}))  # a full frame
+    server.receive(0, clients[0].reply())
+    assert server.digest(0) == clients[0].digest
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b'{"up":1,"down":2}', b'{"up":{"is":"Popen"},"down":1}', b"[" * 9999])

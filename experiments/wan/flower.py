@@ -4,7 +4,8 @@
 
 Makes network namespaces (root, iproute2), starts a SuperLink and SuperNodes in them, runs the app in mnist_app, and removes
 everything. The time a link is busy is measured at the link; accuracy against wall-clock is the server's. Compression does more rounds in
-less time, so it is given twice as many. The time before the first round (starting processes) does not count.
+less time, so it is given twice as many. The time before the first round (starting processes) does not count. Flower's own grid looks
+for replies every three seconds, perbit's sooner; that is a part of the measured time of a round, not of a link's.
 """
 
 from __future__ import annotations
@@ -113,12 +114,17 @@ def summary(mbit: int, rows: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     return {
         "mbit": mbit,
         "transfer_seconds": {"float32": usual(plain), "perbit": usual(ours)},
-        "transfer_ratio": usual(plain) / max(usual(ours), 1e-9),
+        "transfer_ratio": usual(plain) / usual(ours),
+        "transfer_ratio_with_the_first_model": _mean(plain) / _mean(ours),
         "accuracy_of_float32": target,
         "seconds_of_float32": total,
         "seconds_of_perbit_to_that_accuracy": needed,
         "time_ratio": None if needed is None else total / needed,
     }
+
+
+def _mean(rows: list[dict[str, Any]]) -> float:
+    return float(sum(row["transfer_seconds"] for row in rows) / len(rows))
 
 
 def draw(path: Path, runs: dict[int, dict[str, list[dict[str, Any]]]]) -> None:
@@ -158,10 +164,16 @@ def main() -> None:
             print("\n".join(_said(mbit, name, row) for row in rows), flush=True)
             shutil.rmtree(folder)
             runs[mbit][name] = rows
-            found = [summary(speed, of) for speed, of in runs.items() if len(of) == len(METHODS)]
-            write_json(options.output, {"methods": METHODS, "nodes": NODES, "summary": found, "runs": runs})
-            print("\n".join(map(json.dumps, found[-1:])), flush=True)
-        draw(options.output.with_suffix(".png"), runs)
+            publish(options.output, runs)
+    publish(options.output, runs)
+
+
+def publish(output: Path, runs: dict[int, dict[str, list[dict[str, Any]]]]) -> None:
+    found = [summary(mbit, of) for mbit, of in runs.items() if len(of) == len(METHODS)]
+    write_json(output, {"methods": METHODS, "nodes": NODES, "summary": found, "runs": runs})
+    if found:
+        print(json.dumps(found[-1]), flush=True)
+        draw(output.with_suffix(".png"), runs)
 
 
 def _finished(output: Path) -> dict[int, dict[str, list[dict[str, Any]]]]:

@@ -58,7 +58,7 @@ class Meter:
             moved = max(after.sent - before.sent, after.received - before.received)
             busy += seconds if moved > BUSY * seconds * self.mbit * 1e6 / 8 else 0
         if not within:
-            return Carried(0.0, 0, 0)
+            raise RuntimeError(f"the meter read nothing of client {client} between {begin} and {end}")
         return Carried(busy, within[-1].sent - within[0].sent, within[-1].received - within[0].received)
 
     def _watch(self) -> None:

@@ -170,12 +170,14 @@ class BudgetPlan(Plan):
     def looks_at_values(self) -> bool:
         return True
 
-    def codecs(self, tensors: Mapping[str, NDArray[Any]]) -> dict[str, Codec]:
+    def codecs(self, tensors: Mapping[str, NDArray[Any]], seed: int | None = 0) -> dict[str, Codec]:
         """Those of the largest message within the budget."""
         room = self.n_bits // 8 - CHANNEL_HEAD
         small = self.small if self.small_below else None
         share_out = stages_of(self.default)[0].name == "topk" and any(np.any(x) for x in tensors.values())
-        found = fit_budget(tensors, self.template, n_bytes=room, per_tensor=share_out, small=small, at_least=0.0)
+        found = fit_budget(
+            tensors, self.template, n_bytes=room, per_tensor=share_out, small=small, at_least=0.0, seed=seed
+        )
         return as_plan(found.plan).codecs(tensors)
 
 

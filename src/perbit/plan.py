@@ -89,7 +89,7 @@ class Plan:
         """Whether the codecs depend on the values of the tensors, not on their names and shapes alone."""
         return self.whole_model
 
-    def codecs(self, tensors: Mapping[str, NDArray[Any]]) -> dict[str, Codec]:
+    def codecs(self, tensors: Mapping[str, NDArray[Any]], seed: int | None = 0) -> dict[str, Codec]:
         """The codec of every tensor of a message."""
         chosen = {name: self.codec_for(name, x.shape, x.dtype.name) for name, x in tensors.items()}
         return with_common_thresholds(chosen, tensors) if self.whole_model else chosen

@@ -93,7 +93,7 @@ def dumps(
     {'w': 'float32', 'steps': 'int64'}
     """
     named = {name: arrays.as_numpy(x) for name, x in tensors.items()}
-    codecs = as_plan(plan).codecs(named)
+    codecs = as_plan(plan).codecs(named, seed)
     entries = [Entry(name, a.dtype.name, a.shape, as_pipeline(codecs[name])) for name, a in named.items()]
     out = Writer()
     _write_message_head(entries, sequence, digest, out)

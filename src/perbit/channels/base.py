@@ -104,8 +104,9 @@ class Channel(ABC):
 
         def code(y: F32) -> F32:
             nonlocal frame
-            made = frames.template_for(self.plan_at(state.sequence), layout, y)
-            frame, decoded = frames.write(made, y, fold(seed, state.sequence), sequence, digest)
+            own = fold(seed, state.sequence)
+            made = frames.template_for(self.plan_at(state.sequence), layout, y, own)
+            frame, decoded = frames.write(made, y, own, sequence, digest)
             return decoded
 
         value, memory = self.push(layout.flatten(x), state.memory, layout, code)

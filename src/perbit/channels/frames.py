@@ -42,12 +42,12 @@ def template(plan: PlanLike, layout: Layout) -> Template:
     return _made(layout, {name: chooser.codec_for(name, shape) for name, shape in layout.tensors})
 
 
-def template_for(plan: PlanLike, layout: Layout, flat: F32) -> Template:
+def template_for(plan: PlanLike, layout: Layout, flat: F32, seed: int) -> Template:
     """The template of one frame: for most plans the same as ever, for those that look at values a new one."""
     chooser = as_plan(plan)
     if not chooser.looks_at_values:
         return template(plan, layout)
-    return _made(layout, chooser.codecs(layout.split(flat)))
+    return _made(layout, chooser.codecs(layout.split(flat), seed))
 
 
 def _made(layout: Layout, codecs: Mapping[str, Codec]) -> Template:

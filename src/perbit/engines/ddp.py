@@ -140,6 +140,10 @@ class State:
         if self._running:
             self._running.restart(self)
 
+    def rescale(self, factor: float) -> None:
+        """Tell the memories that gradients come in another unit from now on: with a loss scaler, new scale over old scale."""
+        self.memories.scale(factor)
+
     def _place(self) -> dict[str, int]:
         return {"rank": dist.get_rank(self._process_group), "world": dist.get_world_size(self._process_group)}
 
@@ -159,6 +163,7 @@ class _Running:
     def __init__(self, state: State) -> None:
         self.group = ByteGroup(own_group(state._process_group))
         self.seconds = state.seconds
+        self.failure: BaseException | None = None
         self.encoder = ThreadPoolExecutor(1, thread_name_prefix="perbit-encode")
         self.exchanger = ThreadPoolExecutor(1, thread_name_prefix="perbit-exchange")
         self.restart(state)
@@ -180,11 +185,14 @@ class _Running:
 
     def _finish(self, job: Job, coded: Pending[list[bytes]], settle: Callable[[BaseException | None], None]) -> None:
         try:
+            if self.failure is not None:  # what the others wait for did not go out: nothing else may take its place
+                raise self.failure
             frames = coded.result()
             begin = time.perf_counter()
             self.reduction.finish(job, frames)
             self.seconds["exchange"] += time.perf_counter() - begin
         except BaseException as error:
+            self.failure = error
             settle(error)
         else:
             settle(None)

@@ -45,6 +45,11 @@ class Memories:
             )
         return found
 
+    def scale(self, factor: float) -> None:
+        """Multiply all memories, as when the unit of the gradients changes."""
+        for array in self.arrays.values():
+            array *= np.float32(factor)
+
     def copies(self) -> dict[str, F32]:
         return {name: array.copy() for name, array in self.arrays.items()}
 

@@ -70,12 +70,21 @@ class State:
     def state_dict(self) -> dict[str, Any]:
         """Numbers and tensors for a checkpoint. Each rank has its own memories: save one for every rank."""
         memory = {name: torch.from_numpy(array) for name, array in self.memories.copies().items()}
-        return {"seed": self.seed, "steps": dict(self.steps), "memory": memory}
+        return {"seed": self.seed, "steps": dict(self.steps), **_place(), "memory": memory}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from `state_dict()` of the same rank."""
+        place = _place()
+        if any(state[key] != place[key] for key in place):
+            raise ValueError(
+                f"this is the state of rank {state['rank']} of {state['world']}, loaded by rank {place['rank']} of {place['world']}"
+            )
         self.seed, self.steps = int(state["seed"]), dict(state["steps"])
         self.memories.load(state["memory"])
+
+
+def _place() -> dict[str, int]:
+    return {"rank": dist.get_rank(), "world": dist.get_world_size()}
 
 
 class CodedReduceScatter(ReduceScatter):

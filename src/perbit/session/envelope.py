@@ -21,7 +21,7 @@ from perbit.kernels import K
 
 _HEAD = b"pbs\x01"
 DIGEST_BYTES = 8
-_MAX_REASON = 300
+MAX_REASON = 300
 
 
 class Kind(IntEnum):
@@ -89,4 +89,4 @@ def ask_for_resync(frame: Piece, reason: str) -> bytes:
         sequence = open_frame(frame).sequence
     except DecodeError:
         sequence = 0
-    return seal(Kind.RESYNC, sequence, bytes(DIGEST_BYTES), reason.encode()[:_MAX_REASON])
+    return seal(Kind.RESYNC, sequence, bytes(DIGEST_BYTES), reason.encode()[:MAX_REASON])

@@ -12,12 +12,12 @@ from zlib import crc32
 from perbit import wire
 from perbit.bits import Piece
 from perbit.channels import State
-from perbit.errors import DecodeError, EncodeError, StateMismatch
+from perbit.errors import DecodeError, EncodeError, SpecError, StateMismatch
 from perbit.kernels.api import F32
 from perbit.protocol import Protocol
 from perbit.randomness import fold
 from perbit.session.end import End, first_ends, pack_exact, pack_names, unpack_exact
-from perbit.session.envelope import DIGEST_BYTES, Kind, Opened, ResyncNeeded, open_frame, seal
+from perbit.session.envelope import DIGEST_BYTES, MAX_REASON, Kind, Opened, ResyncNeeded, open_frame, seal
 from perbit.session.model import Model, Tensors
 from perbit.session.wiring import Wiring
 
@@ -37,11 +37,14 @@ class ServerSession:
     """Sends a model to clients and receives their answers. Whatever is not answered has not happened.
 
     Clients in the same state share their memories and their frame: the frame is coded once, and a thousand clients in step
-    cost the server what one costs.
+    cost the server what one costs. One out of step costs about three models of memory; of more than `max_clients` those unheard
+    of for longest are forgotten, and get a full frame should they come back.
     """
 
-    def __init__(self, protocol: Protocol, seed: int | None = None) -> None:
-        self.protocol = protocol
+    def __init__(self, protocol: Protocol, seed: int | None = None, max_clients: int = 10_000) -> None:
+        if max_clients < 1:
+            raise SpecError(f"a session needs at least one client, got max_clients={max_clients}")
+        self.protocol, self.max_clients = protocol, max_clients
         self.n_resyncs = 0
         self._wiring = Wiring.of(protocol)
         self._seed = secrets.randbits(64) if seed is None else seed
@@ -57,7 +60,7 @@ class ServerSession:
         """A frame that brings a client to this model. A `Model` spares a copy when many clients are sent the same."""
         model = self.model(tensors)
         known = self._confirmed.get(client)
-        if known is None or not known.end.held.fits(model):
+        if known is None or not known.end.held.fits(model) or not known.model.same_types(model):
             return self._send_full(client, model)
         self._sequence += 1
         if known.model.same_as(model):
@@ -74,13 +77,13 @@ class ServerSession:
             self._newest = model
         return self._newest  # one object for one model: that is how clients in step are told
 
-    def resync(self, client: ClientId) -> bytes:
-        """A full frame with the model last sent to a client."""
-        if client not in self._pending:
+    def resync(self, client: ClientId, model: Model | None = None) -> bytes:
+        """A full frame with this model, or with the one last sent to a client."""
+        if model is None and client not in self._pending:
             raise EncodeError(f"nothing was sent to client {client} yet, so there is nothing to send again")
         self.n_resyncs += 1
         LOG.warning("resync of client %s: sending the whole model", client)
-        return self._send_full(client, self._pending[client].model)
+        return self._send_full(client, self._pending[client].model if model is None else model)
 
     def receive(self, client: ClientId, answer: Piece) -> Tensors | None:
         """The client's model, or None if it only acknowledged.
@@ -144,7 +147,7 @@ class ServerSession:
 
     def _receive(self, client: ClientId, opened: Opened) -> Tensors | None:
         if opened.kind == Kind.RESYNC:
-            reason = bytes(opened.body.section("reason")).decode(errors="replace")
+            reason = repr(bytes(opened.body.section("reason")[:MAX_REASON]).decode(errors="replace"))
             raise ResyncNeeded(f"client {client} asks for a resync: {reason}")
         pending = self._pending.get(client)
         if pending is None:
@@ -174,7 +177,10 @@ class ServerSession:
         return end.held.changed(base.flat + end.held.layout.flatten(value), exact).tensors()
 
     def _confirm(self, client: ClientId, known: Known) -> None:
-        self._confirmed[client] = known
+        self._confirmed.pop(client, None)
+        self._confirmed[client] = known  # the one heard of last is last
+        while len(self._confirmed) > self.max_clients:
+            self._confirmed.pop(next(iter(self._confirmed)))
         self._pending.pop(client, None)
 
 

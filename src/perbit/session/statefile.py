@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from perbit.session.wiring import Wiring
 
 LOG = logging.getLogger("perbit.session")
 _DAY = 24 * 3600
+_OURS = re.compile(r"\d+-\d+\.npz|\.\d+-\d+\.npz\.\w+")  # RUN-NODE.npz, and what a killed writer left beside it
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -59,7 +61,9 @@ def load(path: Path) -> End | None:
 
 def remove_stale(folder: Path, days: float = 7) -> None:
     """Remove the states of runs that ended long ago."""
-    for path in folder.glob("*.npz"):
+    for path in folder.iterdir():
+        if not _OURS.fullmatch(path.name):
+            continue
         try:
             if time.time() - path.stat().st_mtime > days * _DAY:
                 path.unlink()

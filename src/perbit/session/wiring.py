@@ -64,7 +64,8 @@ class Wiring:
 def federated(up: PlanLike = DEFAULT_UP, down: PlanLike = DEFAULT_DOWN) -> Protocol:
     """Local training by clients that come and go, under any strategy: the updates up, with error feedback that decays
     (unbiased codecs need none); the difference between the model and what the client holds down, as in MCM and EF21."""
-    unbiased = as_pipeline(as_plan(up).default).unbiased
+    plan = as_plan(up)
+    unbiased = all(as_pipeline(c).unbiased for c in (plan.default, *(c for _, c in plan.rules)))
     uplink = Direct(up) if unbiased else ErrorFeedback(Direct(up), DECAY)
     return Protocol.of("federated", uplink, Shifted(Direct(down)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import time
@@ -156,15 +157,16 @@ class CompressedGrid(Grid):
             models[id(arrays)] = arrays, self.session.model(to_tensors(arrays))
         model, plain = models[id(arrays)][1], plain_bytes(message.content)
         frame = self.session.send(message.metadata.dst_node_id, model)
-        message.content = with_record(message.content, record, framed(frame))
-        n_bytes = plain_bytes(message.content)
+        sent = copy.copy(message)  # shares the metadata; the caller's content, one for all nodes, stays as it is
+        sent.content = with_record(message.content, record, framed(frame))
+        n_bytes = plain_bytes(sent.content)
         asked = _Asked(message, record, model, plain, n_bytes, _ms_since(started))
         self.traffic.down_bytes += n_bytes
         self.traffic.plain_down_bytes += plain
-        return self._remember(self._push_plain(message), asked)
+        return self._remember(self._push_plain(sent), asked)
 
     def _push_plain(self, message: Message) -> str | None:
-        return next(iter(self._grid.push_messages([message])), None)
+        return next(iter(self._grid.push_messages([message])), None) or None  # Flower's own: "" if it was not stored
 
     def _remember(self, message_id: str | None, asked: _Asked) -> str | None:
         if message_id is not None:
@@ -174,7 +176,7 @@ class CompressedGrid(Grid):
     def _resend(self, known: str, asked: _Asked) -> bool:
         """Whether a full frame went out in a new message; the caller goes on waiting for the number it knows."""
         started, old = time.perf_counter(), asked.message.metadata
-        frame = self.session.resync(old.dst_node_id)
+        frame = self.session.resync(old.dst_node_id, asked.model)
         content = with_record(asked.message.content, asked.record, framed(frame))
         again = Message(content, old.dst_node_id, old.message_type, ttl=old.ttl, group_id=old.group_id)
         n_bytes = plain_bytes(content)
