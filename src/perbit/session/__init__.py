@@ -16,6 +16,7 @@ from perbit.session.client import ClientSession
 from perbit.session.envelope import ResyncNeeded
 from perbit.session.model import Model
 from perbit.session.server import ServerSession
+from perbit.session.traffic import Traffic
 from perbit.session.wiring import federated, protocol_of
 
-__all__ = ["ClientSession", "Model", "ResyncNeeded", "ServerSession", "federated", "protocol_of"]
+__all__ = ["ClientSession", "Model", "ResyncNeeded", "ServerSession", "Traffic", "federated", "protocol_of"]

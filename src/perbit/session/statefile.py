@@ -61,7 +61,7 @@ def load(path: Path) -> End | None:
 
 def remove_stale(folder: Path, days: float = 7) -> None:
     """Remove the states of runs that ended long ago."""
-    for path in folder.iterdir():
+    for path in folder.glob("*"):  # none where there is no folder yet
         if not _OURS.fullmatch(path.name):
             continue
         try:

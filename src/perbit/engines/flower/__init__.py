@@ -7,7 +7,8 @@
 docs/engines.md tells the rest: which protocols, what happens when a node restarts, which metrics there are.
 """
 
-from perbit.engines.flower.grid import CompressedGrid, Traffic
+from perbit.engines.flower.grid import CompressedGrid
 from perbit.engines.flower.mod import perbit_mod
+from perbit.session import Traffic
 
 __all__ = ["CompressedGrid", "Traffic", "perbit_mod"]

@@ -27,31 +27,12 @@ from perbit.engines.flower.records import (
 from perbit.errors import DecodeError
 from perbit.plan import PlanLike
 from perbit.protocol import Protocol
-from perbit.session import Model, ResyncNeeded, ServerSession, protocol_of
+from perbit.session import Model, ResyncNeeded, ServerSession, Traffic, protocol_of
 
 LOG = logging.getLogger("flwr.perbit")  # beside Flower's own messages
 _DROPPED = 0  # Flower's code for errors that are not its own
 _MOST_RESYNCS = 2  # of one message; a client that still cannot use it is left out
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 3.0  # seconds between two looks for replies
-
-
-@dataclass
-class Traffic:
-    """Payload bytes of all messages so far (`len` of frames and of arrays sent as they are), and what they would be plain."""
-
-    down_bytes: int = 0
-    up_bytes: int = 0
-    plain_down_bytes: int = 0
-    plain_up_bytes: int = 0
-    n_resyncs: int = 0
-    n_dropped: int = 0
-
-    def __str__(self) -> str:
-        return (
-            f"down {self.down_bytes:,} bytes ({_ratio(self.plain_down_bytes, self.down_bytes):.1f} x smaller), "
-            f"up {self.up_bytes:,} bytes ({_ratio(self.plain_up_bytes, self.up_bytes):.1f} x smaller), "
-            f"{self.n_resyncs} resyncs, {self.n_dropped} updates dropped"
-        )
 
 
 @dataclass(frozen=True)

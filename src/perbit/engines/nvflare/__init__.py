@@ -14,6 +14,6 @@ except ImportError as error:
     raise ImportError('perbit.engines.nvflare needs NVFlare: pip install "perbit[nvflare]"') from error
 
 from perbit.engines.nvflare.filters import ClientInput, ClientOutput, ServerInput, ServerOutput
-from perbit.engines.nvflare.sides import Traffic
+from perbit.session import Traffic
 
 __all__ = ["ClientInput", "ClientOutput", "ServerInput", "ServerOutput", "Traffic"]

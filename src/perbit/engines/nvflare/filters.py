@@ -11,9 +11,9 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.shareable import Shareable
 
 from perbit.engines.nvflare.models import added, are_torch, for_users, in_order, plain_bytes
-from perbit.engines.nvflare.sides import ClientSide, ServerSide, Traffic
+from perbit.engines.nvflare.sides import ClientSide, ServerSide
 from perbit.errors import EncodeError
-from perbit.session import ClientSession, ResyncNeeded, ServerSession, protocol_of
+from perbit.session import ClientSession, ResyncNeeded, ServerSession, Traffic, protocol_of
 
 FRAME, IS_TORCH = "perbit", "perbit_torch"  # what a DXO's data holds instead of a model
 TRAFFIC = "perbit_traffic"  # where the meta of a result tells what was sent so far

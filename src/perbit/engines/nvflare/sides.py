@@ -4,37 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
 from perbit.engines.nvflare.models import plain_bytes, subtracted
 from perbit.errors import DecodeError
-from perbit.session import ClientSession, Model, ResyncNeeded, ServerSession
+from perbit.session import ClientSession, Model, ResyncNeeded, ServerSession, Traffic
 from perbit.session.model import Tensors
 
 LOG = logging.getLogger("perbit.nvflare")
-
-
-@dataclass
-class Traffic:
-    """Payload bytes so far (`len` of frames, resyncs included, and tensors sent as they are), and what all is plain."""
-
-    down_bytes: int = 0
-    up_bytes: int = 0
-    plain_down_bytes: int = 0
-    plain_up_bytes: int = 0
-    n_resyncs: int = 0
-    n_dropped: int = 0
-
-    def ratios(self) -> dict[str, float]:
-        """How many times smaller each direction is; 0 where nothing went."""
-        pairs = {"down": (self.plain_down_bytes, self.down_bytes), "up": (self.plain_up_bytes, self.up_bytes)}
-        return {f"{way}_ratio": round(plain / max(sent, 1), 2) for way, (plain, sent) in pairs.items()}
-
-    def summary(self) -> dict[str, float]:
-        """All of it as plain numbers, for logs and for the meta of results."""
-        return {**asdict(self), **self.ratios()}
 
 
 @dataclass
