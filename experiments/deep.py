@@ -115,8 +115,9 @@ def deepreduce(found: Outcomes) -> list[str]:
 
 def mcm(found: Outcomes) -> list[str]:
     names = ["SGD", "DIANA", "MCM", "Artemis", "Dore"]
-    ranked = (
-        found["MCM"].late > max(found["Artemis"].late, found["Dore"].late) and found["DIANA"].late >= found["MCM"].late
+    ranked = all(
+        by(found["DIANA"]) >= by(found["MCM"]) > max(by(found["Artemis"]), by(found["Dore"]))
+        for by in (lambda r: r.accuracy, lambda r: r.late)
     )
     late = ", ".join(f"{name} {found[name].late:.1%}" for name in names)
     return [

@@ -62,6 +62,7 @@ def run_all(jobs: Sequence[Job], n_processes: int, show: Show) -> list[Outcome]:
     try:
         futures = [executor.submit(_run_here, index, job) for index, job in enumerate(jobs)]
         _watch(futures, reports, show)
+        executor.shutdown()  # a process that is still starting needs what the parent holds
         return [future.result() for future in futures]
     except BrokenProcessPool:
         raise PerbitError(
