@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,9 @@ class _Filter(DXOFilter):  # type: ignore[misc]  # NVFlare has no types
             return None
         return self._process(dxo, fl_ctx)
 
+    @abstractmethod
     def _process(self, dxo: Any, fl_ctx: Any) -> Any:
-        raise NotImplementedError
+        """What becomes of one model."""
 
 
 class ServerOutput(_Filter):
