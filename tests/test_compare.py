@@ -136,6 +136,7 @@ def test_ctrl_c_is_one_sentence(small: Path, tmp_path: Path) -> None:
         ("clients = 3", "clients = 0", "line 7, key clients: clients must be at least 1"),
         ("qsgd(7) | rans", "rans", "line 17, key up: the spec"),
         ('"co3"', '"co4"', "line 15, key protocol: there is no protocol 'co4'; did you mean co3?"),
+        ("decay =", "whole_model =", "line 16, key whole_model: whole_model must be true or false"),
         ("decay", "decoy", "line 16, key decoy: decoy is no parameter of co3"),
         ('name = "sparse"', 'name = "float32"', "line 14, key name: name 'float32' is used twice"),
         ("seeds = [0, 1]", "seeds = 0", "line 3, key seeds: seeds must be a list"),

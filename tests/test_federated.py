@@ -155,6 +155,64 @@ def test_gradient_per_step_and_fedprox(tmp_path: Path) -> None:
     assert tied["model_sha256"] != free["model_sha256"]
 
 
+def test_local_steps_are_a_part_of_an_epoch_or_several(tmp_path: Path) -> None:
+    """40 samples a client are two mini-batches of at most 32."""
+    task = replace(SMALL, partition="iid", rounds=2)
+    models = {
+        name: run(replace(task, **change), METHODS[0], 0, tmp_path / name)["model_sha256"]
+        for name, change in {
+            "one epoch": {"local_epochs": 1},
+            "two steps": {"local_steps": 2},
+            "one step": {"local_steps": 1},
+            "two epochs": {"local_epochs": 2},
+            "four steps": {"local_steps": 4, "local_epochs": 0},
+        }.items()
+    }
+    assert models["two steps"] == models["one epoch"]
+    assert models["four steps"] == models["two epochs"]
+    assert models["one step"] != models["one epoch"]
+
+
+def test_the_schedule_moves_the_rate_that_learns() -> None:
+    gradients = Task(rounds=4, local_epochs=0, server_rate=2.0, rate=5.0, schedule="cosine")
+    assert [gradients.in_round(n).server_rate for n in (1, 3)] == pytest.approx([2.0, 1.0])
+    assert gradients.in_round(3).rate == 5.0
+    epochs = replace(gradients, local_steps=3)
+    assert [epochs.in_round(n).rate for n in (1, 3)] == pytest.approx([5.0, 2.5])
+    assert epochs.in_round(3).server_rate == 2.0
+    assert replace(epochs, schedule="constant").in_round(3).rate == 5.0
+
+
+def test_a_cosine_shrinks_the_last_steps(tmp_path: Path) -> None:
+    steps: dict[str, list[float]] = {}
+    for schedule in ("constant", "cosine"):
+        seen: list[Any] = []
+        run(replace(SMALL, rounds=8, schedule=schedule), METHODS[0], 0, tmp_path / schedule, watch=seen.append)
+        models = [now.federation.server.model for now in seen]
+        steps[schedule] = [float(np.linalg.norm(b - a)) for a, b in zip(models, models[1:], strict=False)]
+    assert steps["cosine"][-1] < steps["constant"][-1] / 5
+
+
+def test_tensors_of_the_whole_model_compete(tmp_path: Path) -> None:
+    """One per cent of all values is sent, and not one per cent of each tensor."""
+    method = Method("whole", "co3", "topk(0.01)", options={"decay": 1.0}, whole_model=True)
+    run(replace(SMALL, rounds=1), method, 0, tmp_path, dump_frames=True)
+    frame = perbit.loads(min(tmp_path.glob("frames/*up*.pbit")).read_bytes())
+    kept = {name: np.count_nonzero(values) / values.size for name, values in frame.items()}
+    n_kept, n = sum(map(np.count_nonzero, frame.values())), sum(values.size for values in frame.values())
+    assert n_kept == pytest.approx(0.01 * n, abs=1)
+    assert max(kept.values()) > 0.05
+
+
+def test_the_memory_format_of_torch_does_not_show() -> None:
+    plain = torch.nn.Conv2d(3, 4, 5)
+    turned = torch.nn.Conv2d(3, 4, 5).to(memory_format=torch.channels_last)
+    tensors.put(turned, tensors.floats(plain))
+    for name, values in tensors.floats(turned).items():
+        assert values.flags.c_contiguous
+        assert values.tobytes() == tensors.floats(plain)[name].tobytes()
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -239,6 +297,9 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
         (lambda: Task(rounds=0), "rounds"),
         (lambda: Task(per_round=11), "per_round"),
         (lambda: Task(server="lion"), "server"),  # type: ignore[arg-type]
+        (lambda: Task(schedule="linear"), "schedule"),  # type: ignore[arg-type]
+        (lambda: Task(local_steps=-1), "local_steps"),
+        (lambda: Method("a", up="topk(?)", budget_bits=4000, whole_model=True), "whole_model"),
         (lambda: Method("a", "mcn"), "protocol"),
         (lambda: Method("a", up="topk(0.1) | rans"), "up"),
         (lambda: Method("a", "co3", options={"gamma": 1.0}), "gamma"),

@@ -18,7 +18,9 @@ from perbit.sim.federated.settings import Method, SettingsError, Task
 T = TypeVar("T")
 BUILT_IN = ("demo", "co3", "m22", "deepreduce", "mcm-deep", "mcm-cifar", "cnn")
 _TOP = ("title", "seeds", "task", "methods", "links")
-_METHOD_KEYS = ("name", "protocol", "up", "down", "small", "budget_bits")  # the others are the preset's parameters
+_METHOD_KEYS = ("name", "protocol", "up", "down", "small", "budget_bits", "whole_model")  # the others are the preset's parameters
+
+_KINDS = ((int, "a whole number"), (float, "a number"), (str, "a text in quotes"), (bool, "true or false"))
 
 
 class ConfigError(PerbitError):
@@ -133,7 +135,7 @@ class _Reader:
             return tuple(map(float, value))
         if type(value) is int and kind is not int and kind is not str:
             return float(value)
-        for plain, said in ((int, "a whole number"), (float, "a number"), (str, "a text in quotes")):
+        for plain, said in _KINDS:
             if kind is plain:
                 self.expect(type(value) is plain, where, key, f"must be {said}, not {value!r}")
         return value

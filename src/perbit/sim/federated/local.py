@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -19,22 +20,20 @@ TEST_BATCH = 1000  # a multiple of 100: recommendation is judged in blocks of 10
 
 
 def train(network: torch.nn.Module, data: Dataset, part: Array, task: Task, seed: int) -> None:
-    """Local epochs from where the network stands; with `prox`, tied to that point (FedProx)."""
+    """Local epochs or steps from where the network stands; with `prox`, tied to that point (FedProx)."""
     import torch
 
     torch.manual_seed(seed)  # dropout
     network.train()
     start = [p.detach().clone() for p in network.parameters()] if task.prox else []
     optimiser = _optimiser(network, task)
-    rng = np.random.default_rng(seed)
-    for _ in range(task.local_epochs):
-        for x, y in _batches(data, rng.permutation(part), task.batch):
-            optimiser.zero_grad()
-            loss = objective.loss(data.kind, network(x), y)
-            for p, p0 in zip(network.parameters(), start, strict=False):
-                loss = loss + task.prox / 2 * (p - p0).square().sum()
-            loss.backward()  # type: ignore[no-untyped-call,unused-ignore]
-            optimiser.step()
+    for x, y in _share_of_round(data, part, task, np.random.default_rng(seed)):
+        optimiser.zero_grad()
+        loss = objective.loss(data.kind, network(x), y)
+        for p, p0 in zip(network.parameters(), start, strict=False):
+            loss = loss + task.prox / 2 * (p - p0).square().sum()
+        loss.backward()  # type: ignore[no-untyped-call,unused-ignore]
+        optimiser.step()
 
 
 def gradient(network: torch.nn.Module, data: Dataset, part: Array, task: Task, seed: int) -> None:
@@ -71,6 +70,17 @@ def _optimiser(network: torch.nn.Module, task: Task) -> torch.optim.Optimizer:
     if task.optimiser == "adam":
         return torch.optim.Adam(network.parameters(), lr=task.rate)
     return torch.optim.SGD(network.parameters(), lr=task.rate, momentum=task.momentum)
+
+
+def _share_of_round(
+    data: Dataset, part: Array, task: Task, rng: np.random.Generator
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """`local_steps` mini-batches, going through the samples as often as that takes; or whole epochs."""
+    if not len(part):
+        return
+    epochs = itertools.repeat(None) if task.local_steps else itertools.repeat(None, task.local_epochs)
+    batches = (batch for _ in epochs for batch in _batches(data, rng.permutation(part), task.batch))
+    yield from itertools.islice(batches, task.local_steps or None)
 
 
 def _batches(data: Dataset, order: Array, size: int, split: Split | None = None) -> Iterator[tuple[Tensor, Tensor]]:

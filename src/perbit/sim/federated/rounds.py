@@ -53,7 +53,7 @@ def one_round(
     protocol: Protocol, world: World, task: Task, seed: int, now: Federation, book: Book
 ) -> tuple[Federation, Clock, dict[str, Any]]:
     """The next state, the times, and the first client's update for those who study it."""
-    key, clock = fold(seed, book.round), Clock()
+    key, clock, task = fold(seed, book.round), Clock(), task.in_round(book.round)
     present = _present(task, key)
     now = _down(protocol, now, present, key, book, clock)
     frames, counted, workers = {}, [], list(now.workers)
@@ -114,7 +114,7 @@ def _compute(
     network, before = world.network, now.workers[client].model
     tensors.put(network, before)
     tensors.put(network, now.counters)
-    if task.local_epochs:
+    if task.trains_locally:
         local.train(network, world.data, world.parts[client], task, seed)
         weight = np.float32(world.weight(client) if task.weights == "samples" else 1)
         update = {name: weight * (before[name] - value) for name, value in tensors.floats(network).items()}

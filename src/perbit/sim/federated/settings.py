@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from perbit import presets
@@ -26,8 +27,8 @@ class SettingsError(PerbitError, ValueError):
 class Task:
     """The training that all methods of a comparison share.
 
-    local_epochs > 0: clients train and send w - w_local (FedAvg; with prox > 0 FedProx); 0: they send the gradient of
-    one mini-batch. The server steps with what it decoded: rate 1 is FedAvg, the learning rate goes here for gradients.
+    local_epochs or local_steps > 0: clients train and send w - w_local (FedAvg; with prox > 0 FedProx); both 0: they send the
+    gradient of one mini-batch. The server steps with what it decoded: rate 1 is FedAvg, the learning rate goes here for gradients.
     """
 
     data: str = "digits"
@@ -37,9 +38,11 @@ class Task:
     per_round: int = 0  # clients drawn for each round; 0: all
     rounds: int = 20
     local_epochs: int = 1
+    local_steps: int = 0  # so many mini-batches a round in place of whole epochs
     batch: int = 32
     optimiser: Literal["sgd", "adam"] = "sgd"  # the clients'
     rate: float = 0.1
+    schedule: Literal["constant", "cosine"] = "constant"  # of the learning rate, over the rounds; cosine falls to 0
     momentum: float = 0.0
     prox: float = 0.0
     weights: Literal["samples", "equal"] = "samples"  # how clients count after local epochs; gradients count alike
@@ -53,7 +56,7 @@ class Task:
     def __post_init__(self) -> None:
         for key in ("clients", "rounds", "batch", "evaluate_every"):
             _require(getattr(self, key) >= 1, key, f"must be at least 1, not {getattr(self, key)}")
-        for key in ("per_round", "local_epochs", "train_samples", "test_samples", "prox"):
+        for key in ("per_round", "local_epochs", "local_steps", "train_samples", "test_samples", "prox"):
             _require(getattr(self, key) >= 0, key, f"cannot be negative, and is {getattr(self, key)}")
         for key in ("rate", "server_rate"):
             _require(getattr(self, key) > 0, key, f"must be above 0, not {getattr(self, key)}")
@@ -63,10 +66,29 @@ class Task:
             )
         for key in ("optimiser", "server"):
             _require(getattr(self, key) in ("sgd", "adam"), key, f'must be "sgd" or "adam", not {getattr(self, key)!r}')
+        known = ("constant", "cosine")
+        _require(self.schedule in known, "schedule", f'must be "constant" or "cosine", not {self.schedule!r}')
         _require(self.weights in ("samples", "equal"), "weights", f'must be "samples" or "equal", not {self.weights!r}')
         _require(
             self.per_round <= self.clients, "per_round", f"is {self.per_round}, but there are {self.clients} clients"
         )
+
+    @property
+    def trains_locally(self) -> bool:
+        """Whether clients send what local training changed, and not a gradient."""
+        return self.local_epochs > 0 or self.local_steps > 0
+
+    def in_round(self, number: int) -> Task:
+        """The task with the learning rate of this round; the first is 1.
+
+        >>> [round(Task(rounds=3, rate=1, schedule="cosine").in_round(n).rate, 2) for n in (1, 2, 3)]
+        [1.0, 0.75, 0.25]
+        """
+        if self.schedule == "constant":
+            return self
+        share = (1 + math.cos(math.pi * (number - 1) / self.rounds)) / 2
+        key = "rate" if self.trains_locally else "server_rate"
+        return replace(self, **{key: getattr(self, key) * share})
 
     @property
     def present(self) -> int:
@@ -88,8 +110,11 @@ class Method:
     small: str = ""  # "": the same spec as for everything else
     options: dict[str, Any] = field(default_factory=dict)  # the preset's own parameters
     budget_bits: int = 0
+    whole_model: bool = False  # topk(ratio) keeps that share of the whole model, not of every tensor
 
     def __post_init__(self) -> None:
+        is_plain = not (self.whole_model and self.budget_bits)
+        _require(is_plain, "whole_model", "cannot be joined with budget_bits")
         for key in ("up", "down", "small"):
             try:
                 self._plan(getattr(self, key) or "raw", self.budget_bits if key == "up" else 0)
@@ -120,8 +145,8 @@ class Method:
         if budget_bits:
             return BudgetPlan.of(spec, n_bits=budget_bits, small=self.small or None)
         if not self.small:
-            return Plan.of(spec, small_below=0, flat_is_small=False)
-        return Plan.of(spec, small=self.small)
+            return Plan.of(spec, small_below=0, flat_is_small=False, whole_model=self.whole_model)
+        return Plan.of(spec, small=self.small, whole_model=self.whole_model)
 
 
 def _require(holds: bool, key: str, said: str) -> None:
