@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from dataclasses import replace
@@ -189,7 +190,7 @@ def test_a_cosine_shrinks_the_last_steps(tmp_path: Path) -> None:
         seen: list[Any] = []
         run(replace(SMALL, rounds=8, schedule=schedule), METHODS[0], 0, tmp_path / schedule, watch=seen.append)
         models = [now.federation.server.model for now in seen]
-        steps[schedule] = [float(np.linalg.norm(b - a)) for a, b in zip(models, models[1:], strict=False)]
+        steps[schedule] = [float(np.linalg.norm(b - a)) for a, b in itertools.pairwise(models)]
     assert steps["cosine"][-1] < steps["constant"][-1] / 5
 
 
