@@ -18,7 +18,15 @@ from perbit.sim.federated.settings import Method, SettingsError, Task
 T = TypeVar("T")
 BUILT_IN = ("demo", "co3", "m22", "deepreduce", "mcm-deep", "mcm-cifar", "cnn")
 _TOP = ("title", "seeds", "task", "methods", "links")
-_METHOD_KEYS = ("name", "protocol", "up", "down", "small", "budget_bits", "whole_model")  # the others are the preset's parameters
+_METHOD_KEYS = (
+    "name",
+    "protocol",
+    "up",
+    "down",
+    "small",
+    "budget_bits",
+    "whole_model",
+)  # the others are the preset's parameters
 
 _KINDS = ((int, "a whole number"), (float, "a number"), (str, "a text in quotes"), (bool, "true or false"))
 
