@@ -47,7 +47,8 @@ def build(task: Task, seed: int) -> World:
     torch.set_num_threads(1)
     data = _data(task.data, task.train_samples, task.test_samples)
     parts = partition(task.partition, data.train, task.clients, seed)
-    network = seeded(task.model, data, seed).to(memory_format=torch.channels_last)  # a fifth faster for pictures
+    network = seeded(task.model, data, seed)
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # pictures: a fifth faster
     _refuse_lone_samples(network, parts, task)
     first, counters = tensors.floats(network), tensors.counters(network)
     local.train(network, data, parts[0][:2], task, seed)  # warms torch up: the first client is timed like the others
