@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -101,30 +103,41 @@ def test_killed_and_resumed(small: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_is_one_sentence(small: Path, tmp_path: Path) -> None:
+@contextmanager
+def long_comparison(small: Path, output: Path) -> Iterator[subprocess.Popen[str]]:
+    """A comparison that would take very long, in a process group of its own, once it has begun to write."""
     small.write_text(SMALL.replace("rounds = 3", "rounds = 4000"))
-    command = [
-        sys.executable,
-        "-m",
-        "perbit.cli",
-        "compare",
-        str(small),
-        "-o",
-        str(tmp_path / "out"),
-        "--processes",
-        "2",
-    ]
-    process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True
-    )
-    while not list((tmp_path / "out").rglob("ledger.jsonl")):
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
-    said = process.communicate()[1]
+    command = [sys.executable, "-m", "perbit.cli", "compare", str(small), "-o", str(output), "--processes", "2"]
+    pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+    with subprocess.Popen(command, text=True, start_new_session=True, **pipes) as process:
+        try:
+            while not list(output.rglob("ledger.jsonl")):
+                assert process.poll() is None
+                time.sleep(0.05)
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("how", ["ctrl-C", "kill"])
+def test_stopping_is_one_sentence(how: str, small: Path, tmp_path: Path) -> None:
+    with long_comparison(small, tmp_path / "out") as process:
+        if how == "ctrl-C":
+            os.killpg(process.pid, signal.SIGINT)
+        else:
+            process.terminate()
+        said = process.communicate()[1]
     assert process.returncode == 130
     assert said.splitlines()[-1] == "perbit: stopped; the same command with --resume goes on from here"
     assert "Traceback" not in said
+    assert "leaked" not in said
     assert not (tmp_path / "out" / "results.json").exists()
+
+
+def test_a_folder_has_one_writer(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with long_comparison(small, tmp_path / "out"):
+        assert compare(small, tmp_path / "out", "--resume") == 2
+    assert "another perbit is at work in" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 
 import perbit
-from perbit.commands.common import EXIT_OK, EXIT_USAGE
-from perbit.errors import PerbitError
+from perbit.commands.common import EXIT_OK, EXIT_STOPPED, EXIT_USAGE
+from perbit.errors import PerbitError, Stopped
 
 # Each command is a module of perbit.commands, loaded only when it is called.
 COMMANDS = {
@@ -41,10 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except PerbitError as error:
         print(f"perbit: {error}", file=sys.stderr)
-        return EXIT_USAGE
+        return EXIT_STOPPED if isinstance(error, Stopped) else EXIT_USAGE
     except KeyboardInterrupt:
         print("perbit: stopped", file=sys.stderr)
-        return 130
+        return EXIT_STOPPED
     except BrokenPipeError:  # the reader of a pipe went away, as `perbit codecs | head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes when it ends
         return EXIT_OK

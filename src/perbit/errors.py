@@ -3,6 +3,7 @@
 PerbitError
 ├── SpecError          a codec spec that cannot be read or does not compose
 ├── BudgetError        a budget of bytes that no parameter meets (also a ValueError)
+├── Stopped            a long job that was asked to end and can go on
 ├── EncodeError        values that cannot be coded (also a ValueError)
 │   └── NonFiniteError NaN or infinity in the input
 └── DecodeError        bytes that are not a valid frame (also a ValueError)
@@ -23,6 +24,10 @@ class SpecError(PerbitError, ValueError):
 
 class BudgetError(PerbitError, ValueError):
     """No value of the free parameter gives a frame that fills the budget."""
+
+
+class Stopped(PerbitError):  # noqa: N818  the name says what happened
+    """A long job was asked to end; what it did is kept."""
 
 
 class EncodeError(PerbitError, ValueError):

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_STOPPED = 0, 1, 2, 130
 
 
 def json_option(parser: argparse.ArgumentParser) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 from perbit.commands.common import EXIT_OK, json_option, positive, print_json
 from perbit.commands.progress import Display
+from perbit.commands.workplace import workplace
 from perbit.files import write_atomically
 from perbit.sim.compare import config, pool, summary
 from perbit.sim.compare.config import Comparison
-from perbit.sim.compare.jobs import check, jobs, make_folder, n_cores, write_json
-
-EXIT_STOPPED = 130
+from perbit.sim.compare.jobs import check, jobs, n_cores, write_json
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -39,17 +37,17 @@ def run(options: argparse.Namespace) -> int:
     comparison = _changed(config.load(options.comparison), options)
     output = options.output or Path("perbit-runs") / Path(options.comparison).stem
     check(comparison)
-    make_folder(output)
+    with workplace(output):
+        return _compare(comparison, output, options)
+
+
+def _compare(comparison: Comparison, output: Path, options: argparse.Namespace) -> int:
     todo = jobs(comparison, output, options.resume, options.dump_frames)
     if not options.json:
         print(_title(comparison), flush=True)
     names = [f"{job.method.name} · {job.seed}" if len(comparison.seeds) > 1 else job.method.name for job in todo]
-    try:
-        with Display(names, comparison.task.rounds, quiet=options.json) as show:
-            outcomes = pool.run_all(todo, options.processes, show)
-    except KeyboardInterrupt:
-        print("perbit: stopped; the same command with --resume goes on from here", file=sys.stderr)
-        return EXIT_STOPPED
+    with Display(names, comparison.task.rounds, quiet=options.json) as show:
+        outcomes = pool.run_all(todo, options.processes, show)
     results = summary.as_json(comparison, outcomes)
     write_json(output / "results.json", results)
     folders = [job.folder for job in todo]

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from perbit.commands.common import EXIT_OK, human_bytes, print_json
-from perbit.commands.compare import EXIT_STOPPED, output_options
+from perbit.commands.compare import output_options
 from perbit.commands.progress import Display
+from perbit.commands.workplace import workplace
 from perbit.errors import PerbitError
 from perbit.sim.compare import config, pool
-from perbit.sim.compare.jobs import check, make_folder
+from perbit.sim.compare.jobs import check
 from perbit.sim.compare.pool import Job
 from perbit.sim.federated.settings import Method, Task
 
@@ -30,6 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a parameter of the protocol, e.g. decay=1"
     )
+    parser.add_argument("--whole-model", action="store_true", help="topk keeps its share of the whole model, not of every tensor")  # fmt: skip
     parser.add_argument("--seed", type=int, default=0)
     output_options(parser)
 
@@ -50,17 +51,13 @@ def task_of(options: argparse.Namespace) -> Task:
 def run(options: argparse.Namespace) -> int:
     task = task_of(options)
     parameters = dict(_parameter(text) for text in options.set)
-    method = Method("train", options.protocol, options.up, options.down, options.small, parameters)
+    specs = (options.protocol, options.up, options.down, options.small)
+    method = Method("train", *specs, parameters, whole_model=options.whole_model)
     check(config.Comparison("train", task, (method,), (options.seed,)))
     output = options.output or Path("perbit-runs") / "train"
-    make_folder(output)
     job = Job(task, method, options.seed, output, options.resume, None, options.dump_frames)
-    try:
-        with Display([options.up], task.rounds, quiet=options.json) as show:
-            (outcome,) = pool.run_all([job], 1, show)
-    except KeyboardInterrupt:
-        print("perbit: stopped; the same command with --resume goes on from here", file=sys.stderr)
-        return EXIT_STOPPED
+    with workplace(output), Display([options.up], task.rounds, quiet=options.json) as show:
+        (outcome,) = pool.run_all([job], 1, show)
     if options.json:
         print_json(outcome)
         return EXIT_OK

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from perbit.commands.common import EXIT_OK, print_json
-from perbit.commands.compare import EXIT_STOPPED, output_options
+from perbit.commands.compare import output_options
 from perbit.commands.progress import Display
 from perbit.commands.train import task_of, task_options
+from perbit.commands.workplace import workplace
 from perbit.errors import PerbitError
 from perbit.sim.compare import config, pool
-from perbit.sim.compare.jobs import check, make_folder
+from perbit.sim.compare.jobs import check
 from perbit.sim.compare.pool import Job
 from perbit.sim.compare.search import Tried, candidates, halving
 from perbit.sim.federated.runs import Outcome
@@ -38,7 +38,6 @@ def run(options: argparse.Namespace) -> int:
     task, methods = task_of(options), candidates()
     check(config.Comparison("tune", task, tuple(methods), (options.seed,)))
     output = options.output or Path("perbit-runs") / "tune"
-    make_folder(output)
 
     def run_all(jobs: Sequence[Job]) -> list[Outcome]:
         with Display([job.method.name for job in jobs], jobs[0].until or task.rounds, quiet=options.json) as show:
@@ -48,11 +47,8 @@ def run(options: argparse.Namespace) -> int:
         if not options.json:
             print(f"after {rounds} rounds {len(fitting)} fit the budget; ahead: {fitting[0].method.name}", flush=True)
 
-    try:
+    with workplace(output):
         best = halving(task, methods, options.budget_mb, options.seed, output, run_all, say, options.resume)
-    except KeyboardInterrupt:
-        print("perbit: stopped; the same command with --resume goes on from here", file=sys.stderr)
-        return EXIT_STOPPED
     if options.json:
         method = best.method
         print_json(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from perbit.files import FileError, write_atomically
+from perbit.files import write_atomically
 from perbit.sim.compare.config import Comparison
 from perbit.sim.compare.pool import Job
 from perbit.sim.federated import world
@@ -43,13 +43,6 @@ def check(comparison: Comparison) -> None:
     """Load the data, cut them up, build the model: what cannot run is said before anything is written."""
     for seed in comparison.seeds[:1]:
         world.build(comparison.task, seed)
-
-
-def make_folder(output: Path) -> None:
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"cannot make the folder {output}: {error.strerror}") from error
 
 
 def write_json(path: Path, value: Any) -> None:
