@@ -2,8 +2,9 @@
 
     python benchmarks/overhead.py [--output results/overhead.json]
 
-Time: encode, decode and the protocol's own work over all measured time, from the runs' timings.jsonl. Memory: what a
-process holds after the last round with 4 and with 64 clients, in copies of the model for each client; and the same beyond float32's.
+Time: encode, decode and the protocol's own work over all measured time, from the runs' timings.jsonl. Memory: what a process holds
+after the last round with 4 and with 64 clients, in copies of the model for each client beyond float32's; beside it the number of memories
+a client has by the protocol's definition (error feedback: one; MCM: h_i at the worker, h_i at the server, H at the worker).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +26,24 @@ from perbit.sim.federated import Method, Task, run
 
 METHODS = {
     "float32": Method("float32"),
-    "default": Method("default", "co3", "topk(0.05) | qsgd(7) | rans", options={"decay": 1.0}),
+    "default": Method("default", "co3", "topk(0.05) | uniform(4) | rans", small="raw", options={"decay": 0.5}),  # perbit.session's
     "mcm": Method("mcm", "mcm", "qsgd(15) | rans", "qsgd(15) | rans"),
-}
+}  # fmt: skip
+MEMORIES = {"float32": 0, "default": 1, "mcm": 3}
 FEW, MANY = 4, 64
+COMMON = Task(data="cifar10", model="cnn", batch=32, rate=0.05, train_samples=6400, test_samples=100)
+TIMED = replace(COMMON, clients=FEW, rounds=4, local_steps=8, evaluate_every=4)
 
 
-def task(clients: int) -> Task:
-    return Task(
-        data="cifar10", model="cnn", clients=clients, rounds=2, batch=32, train_samples=640, test_samples=100, evaluate_every=2
-    )  # fmt: skip
+def weighed(clients: int) -> Task:
+    return replace(COMMON, clients=clients, rounds=2, local_steps=1, evaluate_every=2)
 
 
-def one(name: str, clients: int) -> dict[str, Any]:
+def one(name: str, task: Task) -> dict[str, Any]:
     """Run here, in this process; times, and the memory of everybody's states."""
     seen: list[Any] = []
     with tempfile.TemporaryDirectory() as folder:
-        outcome = run(task(clients), METHODS[name], 0, Path(folder), watch=lambda now: seen.append(now))
+        outcome = run(task, METHODS[name], 0, Path(folder), watch=lambda now: seen.append(now))
         lines = [json.loads(line) for line in (Path(folder) / "timings.jsonl").read_text().splitlines()]
     compute = sum(sum(line["compute"].values()) for line in lines)
     rest = sum(
@@ -53,12 +55,16 @@ def one(name: str, clients: int) -> dict[str, Any]:
     return {"share": rest / (compute + rest), "held_bytes": held, "model_bytes": 4 * outcome["n_values"]}
 
 
-def measured(name: str, clients: int) -> dict[str, Any]:
+def measured(name: str, task: Task) -> dict[str, Any]:
     """The same in a process of its own, so that peaks do not mix."""
-    done = subprocess.run(
-        [sys.executable, __file__, "--one", name, str(clients)], check=True, capture_output=True, text=True
-    )
-    return dict(json.loads(done.stdout))
+    command = [sys.executable, __file__, "--one", name, json.dumps(asdict(task))]
+    return dict(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+
+
+def copies(name: str) -> float:
+    """How many copies of the model each more client costs."""
+    few, many = measured(name, weighed(FEW)), measured(name, weighed(MANY))
+    return float((many["held_bytes"] - few["held_bytes"]) / (MANY - FEW) / few["model_bytes"])
 
 
 def main() -> None:
@@ -67,24 +73,26 @@ def main() -> None:
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(one(options.one[0], int(options.one[1]))))
+        print(json.dumps(one(options.one[0], Task(**json.loads(options.one[1])))))
         return
-    rows, base = [], {}
-    for name in METHODS:
-        few, many = measured(name, FEW), measured(name, MANY)
-        growth = (many["held_bytes"] - few["held_bytes"]) / (MANY - FEW) / few["model_bytes"]
-        base = base or {"growth": growth}
+    rows: list[dict[str, Any]] = []
+    for name, n_memories in MEMORIES.items():
+        grown = copies(name)
+        beyond = grown - rows[0]["copies_per_client"] if rows else 0.0
+        share = measured(name, TIMED)["share"]
         row = {
             "method": name,
-            "share_of_time": few["share"],
-            "copies_per_client": growth,
-            "beyond_float32": growth - base["growth"],
+            "share_of_time": share,
+            "copies_per_client": grown,
+            "beyond_float32": beyond,
+            "memories": n_memories,
         }
         rows.append(row)
-        print(f"{name:8}  {100 * row['share_of_time']:5.2f} % of the time   {growth:5.2f} copies of the model a client, "
-              f"{row['beyond_float32']:5.2f} beyond float32")  # fmt: skip
+        print(f"{name:8}  {100 * share:5.2f} % of the time   {beyond:5.2f} copies of the model a client beyond float32, "
+              f"{n_memories} memories", flush=True)  # fmt: skip
+    methods = {name: asdict(method) for name, method in METHODS.items()}
     write_json(
-        options.output, {"task": asdict(task(FEW)), "methods": {k: asdict(m) for k, m in METHODS.items()}, "rows": rows}
+        options.output, {"timed": asdict(TIMED), "weighed": asdict(weighed(MANY)), "methods": methods, "rows": rows}
     )
 
 

@@ -11,13 +11,14 @@ import pytest
 import perbit
 from perbit import kernels, testing
 from perbit.bits import Reader, varint
-from perbit.codec import Floats, Rest
+from perbit.codec import Rest
 from perbit.errors import DecodeError, SpecError
 from perbit.families import tables
 from perbit.families.fp import fp4, fp8
 from perbit.families.modelled import modelled
 from perbit.gennorm import BETAS, GenNorm, optimal_scale, paper_scale_fp4
 from perbit.kernels import K
+from perbit.values import Floats
 
 NEW = ["fp", "mwl2", "lloyd", "nuqsgd", "natural", "terngrad", "sign", "eden", "uniform"]
 SPECS = [spec for name in NEW for spec in testing.specs(name)]

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perbit.bits import bytes_of
-from perbit.codec import Floats
 from perbit.errors import DecodeError, EncodeError, NonFiniteError
 from perbit.kernels import K
 from perbit.kernels.api import F32
+from perbit.values import Floats
 
 # The number of each dtype in a frame. Never reused.
 DTYPES = (

@@ -9,11 +9,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 from perbit.arrays import FLOATS
-from perbit.codec import Codec, Shape, as_pipeline, size
+from perbit.codec import Codec, as_pipeline
 from perbit.families.formats import Raw
 from perbit.families.whole import with_common_thresholds
 from perbit.rules import Rule
 from perbit.spec import parse
+from perbit.values import Shape, size
 
 CodecLike = Codec | str
 

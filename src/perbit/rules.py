@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
-from perbit.codec import Shape, size
 from perbit.errors import SpecError
+from perbit.values import Shape, size
 
 Range = tuple[float, float]
 _ANY: Range = (0, math.inf)

@@ -19,6 +19,7 @@ from perbit.bits import Piece, bytes_of
 from perbit.channels import frames
 from perbit.channels.layout import Layout
 from perbit.errors import DecodeError, StateMismatch
+from perbit.header import Entry
 from perbit.kernels import K
 from perbit.kernels.api import F32
 from perbit.plan import PlanLike
@@ -170,7 +171,7 @@ class Channel(ABC):
                 *(sequence, state.sequence),
             )
 
-    def _entries(self, layout: Layout) -> tuple[wire.Entry, ...]:
+    def _entries(self, layout: Layout) -> tuple[Entry, ...]:
         return frames.template(self.plan_at(1 << 62), layout).entries
 
 
@@ -213,5 +214,5 @@ def freeze(memory: Memory) -> Memory:
     return memory
 
 
-def _size(entry: wire.Entry) -> int:
+def _size(entry: Entry) -> int:
     return int(np.prod(entry.shape))

@@ -8,19 +8,19 @@ from functools import lru_cache
 
 import numpy as np
 
-from perbit import wire
+from perbit import payload, wire
 from perbit.bits import Piece, Reader, Writer
 from perbit.channels.layout import Layout
 from perbit.channels.lean import Lean, lean
 from perbit.codec import Codec, as_pipeline
 from perbit.errors import DecodeError
+from perbit.header import DIGEST_BYTES, MAGIC, STATEFUL, Entry, write_message
 from perbit.kernels import K
 from perbit.kernels.api import F32
 from perbit.plan import PlanLike, as_plan
 from perbit.randomness import fold, key_from_seed
-from perbit.wire import DIGEST_BYTES, Entry
 
-_SEQUENCE_AT = len(wire.MAGIC) + 2  # magic, version, flags
+_SEQUENCE_AT = len(MAGIC) + 2  # magic, version, flags
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ def _made(layout: Layout, codecs: Mapping[str, Codec]) -> Template:
 
 
 def template_of(layout: Layout, entries: tuple[Entry, ...]) -> Template:
-    """The head of a frame is made by `wire` itself, once with a sequence number and once without."""
+    """The head of a frame is made by `header` itself, once with a sequence number and once without."""
     plain, numbered = Writer(), Writer()
-    wire._write_message_head(list(entries), None, None, plain)
-    wire._write_message_head(list(entries), 0, bytes(DIGEST_BYTES), numbered)
+    write_message(list(entries), None, None, plain)
+    write_message(list(entries), 0, bytes(DIGEST_BYTES), numbered)
     plain_head, rest = plain.join()[:_SEQUENCE_AT], plain.join()[_SEQUENCE_AT:]
     short = lean(entries[0].codec, layout.n) if len(entries) == 1 else None
     return Template(layout, entries, numbered.join()[:_SEQUENCE_AT], plain_head, rest, short)
@@ -74,7 +74,7 @@ def write(made: Template, flat: F32, seed: int, sequence: int | None, digest: by
     if value is not None:
         return _sealed(out), value
     for index, (entry, (lo, hi)) in enumerate(zip(made.entries, made.layout.bounds, strict=True)):
-        wire._encode_payload(flat[lo:hi].reshape(entry.shape), entry, entry.name, out, fold(key, index))
+        payload.write(flat[lo:hi].reshape(entry.shape), entry, entry.name, out, fold(key, index))
     frame = _sealed(out)
     return frame, read(frame, made).values()
 
@@ -83,8 +83,8 @@ def write_parts(made: Template, parts: Sequence[F32], keys: Sequence[int], seque
     """A frame of tensors that lie apart, each with a key of its own, encoded from where they are."""
     out = _begin(made, sequence, digest)
     for entry, part, key in zip(made.entries, parts, keys, strict=True):
-        wire._encode_payload(part.reshape(entry.shape), entry, entry.name, out, key)
-    return wire._sealed(out)
+        payload.write(part.reshape(entry.shape), entry, entry.name, out, key)
+    return payload.sealed(out)
 
 
 def _begin(made: Template, sequence: int | None, digest: bytes | None) -> Writer:
@@ -116,12 +116,12 @@ class Opened:
 
     def values(self) -> F32:
         """All tensors as one flat vector."""
-        with wire._decoding():
+        with payload.decoding():
             if self.short:
                 value = self.short.decode(self.payload)
                 self.payload.end()
                 return value
-            parts = [np.asarray(wire._decode_payload(self.payload, entry), np.float32) for entry in self.entries]
+            parts = [np.asarray(payload.read(self.payload, entry), np.float32) for entry in self.entries]
             self.payload.end()
         return (
             parts[0].reshape(-1) if len(parts) == 1 else np.concatenate([part.reshape(-1) for part in parts] or [_NONE])
@@ -129,9 +129,9 @@ class Opened:
 
     def add_to(self, outs: Sequence[F32], weight: float) -> None:
         """Add `weight` times each tensor to its flat array in `outs`; sparse tensors touch only the entries they hold."""
-        with wire._decoding():
+        with payload.decoding():
             for entry, out in zip(self.entries, outs, strict=True):
-                wire._add_payload(self.payload, entry, out, weight)
+                payload.add(self.payload, entry, out, weight)
             self.payload.end()
 
 
@@ -148,7 +148,7 @@ def read(frame: Piece, expected: Template) -> Opened:
         raise DecodeError("the checksum does not match: the frame is damaged or truncated")
     src = Reader(view[:-4])
     src.position = head_end
-    numbered = view[5] & wire._STATEFUL
+    numbered = view[5] & STATEFUL
     sequence = src.varint("sequence number") if numbered else None
     digest = bytes(src.take(DIGEST_BYTES, "digest")) if numbered else None
     if src.view[src.position : src.position + len(expected.directory)] != expected.directory:
@@ -161,13 +161,13 @@ def number(frame: Piece) -> int:
     """The sequence number a frame claims; nothing is checked yet."""
     src = Reader(memoryview(frame).cast("B"))
     flags = src.take(_SEQUENCE_AT, "head")[5]
-    return src.varint("sequence number") if flags & wire._STATEFUL else 0
+    return src.varint("sequence number") if flags & STATEFUL else 0
 
 
 def overhead(frame: bytes) -> int:
     """How many bytes of a good frame say what it is: everything but the payload."""
     at = _SEQUENCE_AT
-    if frame[5] & wire._STATEFUL:
+    if frame[5] & STATEFUL:
         at = _after_varint(frame, at) + DIGEST_BYTES
     directory_at = _after_varint(frame, at)
     length = sum((byte & 0x7F) << 7 * i for i, byte in enumerate(frame[at:directory_at]))
@@ -182,9 +182,9 @@ def _after_varint(frame: bytes, at: int) -> int:
 
 def _read_any(frame: Piece, layout: Layout) -> Opened:
     """The long way: any plan, as long as the tensors are the expected ones."""
-    src, header = wire._open(frame, layout.n)
-    wire._check_message(header)
+    src, header = wire.open_frame(frame, layout.n)
+    wire.check_message(header)
     if tuple((entry.name, entry.shape) for entry in header.entries) != layout.tensors:
-        wire._check_expected(header, dict(layout.tensors))
+        wire.check_expected(header, dict(layout.tensors))
         raise DecodeError("the tensors of the message are not in the order the channel was set up for")
     return Opened(header.sequence, header.digest, header.entries, src)

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from perbit.arrays import FLOATS, as_numpy
-from perbit.codec import Shape, size
 from perbit.errors import EncodeError
 from perbit.kernels.api import F32
+from perbit.values import Shape, size
 
 Tensors = F32 | Mapping[str, F32]  # one array, or the named tensors of a model
 

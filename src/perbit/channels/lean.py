@@ -14,13 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from perbit.bits import Reader, Writer
-from perbit.codec import Floats, Pipeline, Prior, Rest, SymbolCoder, symbol_dtype
+from perbit.codec import Pipeline, Rest, SymbolCoder
 from perbit.errors import DecodeError
 from perbit.families.entropy import Pack
 from perbit.families.qsgd import Qsgd, bucket_scales, write_norms
 from perbit.kernels import CHUNK, K
 from perbit.kernels.api import F32
 from perbit.randomness import fold
+from perbit.values import Floats, Prior, symbol_dtype
 
 
 @dataclass(frozen=True, eq=False)

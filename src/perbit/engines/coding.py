@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from perbit.bits import Piece
 from perbit.channels import Layout, frames
-from perbit.codec import Pipeline, Shape
+from perbit.codec import Pipeline
 from perbit.errors import StateMismatch
+from perbit.header import DIGEST_BYTES, Entry
 from perbit.kernels.api import F32
-from perbit.wire import DIGEST_BYTES, Entry
+from perbit.values import Shape
 
 _NO_DIGEST = bytes(DIGEST_BYTES)  # the ranks share no memory that a frame could be made against
 

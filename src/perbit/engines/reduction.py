@@ -17,13 +17,14 @@ from functools import cache
 import numpy as np
 
 from perbit.bits import Piece
-from perbit.codec import Pipeline, Shape
+from perbit.codec import Pipeline
 from perbit.engines.bytegroup import ByteGroup
 from perbit.engines.coding import Sheet, cuts
 from perbit.engines.feedback import Memories, fed
 from perbit.kernels import K
 from perbit.kernels.api import F32
 from perbit.randomness import fold, key_from_seed
+from perbit.values import Shape
 
 
 @dataclass(frozen=True)

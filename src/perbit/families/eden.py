@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from perbit.bits import Reader, Writer
-from perbit.codec import Dequantizer, FloatCodec, Floats, Quantized, Quantizer, Rest, Shape, size
+from perbit.codec import FloatCodec, Quantizer, Rest
 from perbit.errors import DecodeError
 from perbit.families.modelled import FLOAT_MAX, NORMAL, Modelled, midpoints, modelled
 from perbit.gennorm import table_levels
@@ -18,6 +18,7 @@ from perbit.kernels import K
 from perbit.kernels.api import F32, Symbols
 from perbit.randomness import fold, hash32, splitmix64
 from perbit.registry import register
+from perbit.values import Dequantizer, Floats, Quantized, Shape, size
 
 BLOCK = 1 << 13  # values rotated together: 32 KB, which stay in the first-level cache
 SMALLEST = 64  # smaller blocks would not look normal

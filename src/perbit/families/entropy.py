@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from perbit import parallel
 from perbit.bits import Piece, Reader, varint
-from perbit.codec import Prior, SymbolCoder, symbol_dtype
+from perbit.codec import SymbolCoder
 from perbit.errors import DecodeError
 from perbit.families import tables
 from perbit.kernels import K
 from perbit.kernels.api import F32, U32, U64, Symbols
 from perbit.registry import register
+from perbit.values import Prior, symbol_dtype
 
 _CONSTANT, _PACKED, _TABLE, _PRIOR = range(4)
 _STATE_BYTES = tables.STATE_BITS // 8  # what one lane of rANS costs beyond its symbols

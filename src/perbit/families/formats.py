@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perbit.bits import Reader, Writer, bytes_of
-from perbit.codec import FloatCodec, Floats, Rest, Shape, size
+from perbit.codec import FloatCodec, Rest
 from perbit.errors import DecodeError
 from perbit.kernels import K
 from perbit.kernels.api import F32
 from perbit.parallel import chunks
 from perbit.registry import register
+from perbit.values import Floats, Shape, size
 
 BF16_MAX_BITS = 0x7F7F
 

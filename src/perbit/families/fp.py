@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perbit.bits import Reader
-from perbit.codec import Dequantizer, Floats, Quantized, Quantizer
+from perbit.codec import Quantizer
 from perbit.errors import DecodeError
 from perbit.families.modelled import (
     FLOAT_MAX,
@@ -34,6 +34,7 @@ from perbit.gennorm.tables import FORMATS
 from perbit.kernels import K
 from perbit.kernels.api import F32, Symbols
 from perbit.registry import register
+from perbit.values import Dequantizer, Floats, Quantized
 
 _HEAD = struct.Struct("<fBh")  # scale, shape index, spread
 _PAPER = {(2, 1, False): eq15, (5, 2, False): eq16}

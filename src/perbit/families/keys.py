@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perbit.bits import Reader, Writer
-from perbit.codec import symbol_dtype
 from perbit.errors import DecodeError
 from perbit.families.entropy import Huffman, pack, packed_size, unpack
 from perbit.families.order import pack_words, unpack_words, words_bytes
 from perbit.kernels.api import U32, U64, Symbols
+from perbit.values import symbol_dtype
 
 I64 = NDArray[np.int64]
 

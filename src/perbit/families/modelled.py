@@ -9,10 +9,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from perbit.codec import Floats
 from perbit.errors import DecodeError
 from perbit.gennorm import BETAS, Fit, fit_stats, interval_masses, nearest_beta_index, normalise
 from perbit.kernels.api import F32, U32, U64
+from perbit.values import Floats
 
 FLOAT_MAX = float(np.finfo(np.float32).max)
 ZERO_SHARES = 32  # prior table j gives j/32 of the mass to exact zeros

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perbit.bits import Reader
-from perbit.codec import Dequantizer, Floats, Quantized, Quantizer
+from perbit.codec import Quantizer
 from perbit.errors import DecodeError
 from perbit.families.modelled import (
     Modelled,
@@ -24,6 +24,7 @@ from perbit.gennorm.tables import MAX_BITS, MAX_M
 from perbit.kernels import K
 from perbit.kernels.api import F32, Symbols
 from perbit.registry import register
+from perbit.values import Dequantizer, Floats, Quantized
 
 _HEAD = struct.Struct("<fB")  # sigma, shape index
 _ADAPTIVE = "adaptive"

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from perbit.bits import Reader
-from perbit.codec import Dequantizer, Floats, Quantized, Quantizer
+from perbit.codec import Quantizer
 from perbit.errors import DecodeError
 from perbit.kernels import K
 from perbit.kernels.api import F32, U64, Symbols
 from perbit.registry import register
+from perbit.values import Dequantizer, Floats, Quantized
 
 _RANGE = struct.Struct("<hh")  # lowest and highest power of two
 _LOWEST, _HIGHEST = -149, 127  # powers of two that float32 holds

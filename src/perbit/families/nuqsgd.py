@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from perbit.bits import Reader
-from perbit.codec import Dequantizer, Floats, Quantized, Quantizer
+from perbit.codec import Quantizer
 from perbit.families.priors import geometric
 from perbit.families.qsgd import bucket_scales, read_norms, write_norms
 from perbit.kernels import K
 from perbit.kernels.api import F32, Symbols
 from perbit.registry import register
+from perbit.values import Dequantizer, Floats, Quantized
 
 MAX_LEVELS = 32
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from perbit.bits import Reader
-from perbit.codec import Dequantizer, Floats, Quantized, Quantizer
+from perbit.codec import Quantizer
 from perbit.errors import DecodeError
 from perbit.families.priors import geometric
 from perbit.kernels import K
 from perbit.kernels.api import F32, Symbols
 from perbit.registry import register
+from perbit.values import Dequantizer, Floats, Quantized
 
 MAX_LEVELS = 2047  # 2·levels + 1 symbols; the entropy coders' alphabets end at 4096
 _FLOAT_MAX = np.finfo(np.float32).max

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from perbit.bits import Reader, Writer
-from perbit.codec import FloatCodec, Floats, Rest, Shape, size
+from perbit.codec import FloatCodec, Rest
 from perbit.errors import DecodeError
 from perbit.families.sparse import MAX_SPARSE, check_amount, check_size, densify, kept
 from perbit.kernels import K
 from perbit.kernels.api import F32, U32
 from perbit.randomness import fold, random_positions
 from perbit.registry import register
+from perbit.values import Floats, Shape, size
 
 FLOAT_MAX = np.finfo(np.float32).max
 

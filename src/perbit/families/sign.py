@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from perbit.bits import Reader
-from perbit.codec import Dequantizer, Floats, Quantized, Quantizer
+from perbit.codec import Quantizer
 from perbit.errors import DecodeError
 from perbit.kernels import K
 from perbit.kernels.api import Symbols
 from perbit.registry import register
+from perbit.values import Dequantizer, Floats, Quantized
 
 _FLOAT_MAX = float(np.finfo(np.float32).max)
 _ZERO = np.zeros(1, np.float32)

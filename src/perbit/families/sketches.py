@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perbit.bits import Reader, Writer
-from perbit.codec import FloatCodec, Floats, Rest, Shape, size, symbol_dtype
+from perbit.codec import FloatCodec, Rest
 from perbit.errors import DecodeError
 from perbit.families import keys
 from perbit.families.buckets import Layout, quantile_buckets, read_means
@@ -27,6 +27,7 @@ from perbit.kernels import K
 from perbit.kernels.api import F32, U32, U64, Symbols
 from perbit.randomness import hash32
 from perbit.registry import register
+from perbit.values import Floats, Shape, size, symbol_dtype
 
 I64 = NDArray[np.int64]
 MAX_BINS, MAX_GROUPS, MAX_ROWS = 4096, 256, 4

@@ -7,7 +7,7 @@ from abc import abstractmethod
 import numpy as np
 
 from perbit.bits import Reader, Writer
-from perbit.codec import FloatCodec, Floats, PositionCodec, Rest, Shape, size
+from perbit.codec import FloatCodec, PositionCodec, Rest
 from perbit.errors import DecodeError
 from perbit.families.order import (
     I64,
@@ -21,6 +21,7 @@ from perbit.families.order import (
 )
 from perbit.families.positions import Raw32
 from perbit.kernels.api import F32, U32
+from perbit.values import Floats, Shape, size
 
 ORDERS = ("auto", "packed", "blocks", "positions")
 _ASCENDING, _BY_VALUE = 0, 1

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from perbit.bits import Reader, Writer
-from perbit.codec import Codec, FloatCodec, Floats, PositionCodec, Rest, Shape, size
+from perbit.codec import Codec, FloatCodec, PositionCodec, Rest
 from perbit.errors import EncodeError, NonFiniteError
 from perbit.families.positions import Golomb
 from perbit.families.sorting import SortingCodec
 from perbit.kernels import K
 from perbit.kernels.api import F32, U32
 from perbit.registry import register
+from perbit.values import Floats, Shape, size
 
 MAX_SPARSE = 1 << 32  # positions are 32-bit numbers
 SMALLEST = float(np.finfo(np.float32).smallest_subnormal)

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from perbit.bits import Reader
-from perbit.codec import Dequantizer, Floats, Quantized, Quantizer
+from perbit.codec import Quantizer
 from perbit.families.priors import geometric
 from perbit.families.qsgd import bucket_scales
 from perbit.families.sign import read_scale, write_scale
 from perbit.kernels import K
 from perbit.kernels.api import Symbols
 from perbit.registry import register
+from perbit.values import Dequantizer, Floats, Quantized
 
 
 @register

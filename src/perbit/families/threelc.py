@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perbit.bits import Reader, Writer
-from perbit.codec import FloatCodec, Floats, Rest, Shape, size
+from perbit.codec import FloatCodec, Rest
 from perbit.errors import DecodeError
 from perbit.families.fitpoly import FLOAT_MAX, read_scale
 from perbit.kernels.api import F32
 from perbit.registry import register
+from perbit.values import Floats, Shape, size
 
 U8 = NDArray[np.uint8]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perbit.bits import Reader
-from perbit.codec import Dequantizer, Floats, Quantized, Quantizer
+from perbit.codec import Quantizer
 from perbit.errors import DecodeError
 from perbit.families.loading import optimal_loading
 from perbit.families.modelled import FLOAT_MAX, fit_values
@@ -18,6 +18,7 @@ from perbit.gennorm import nearest_beta_index
 from perbit.kernels import K
 from perbit.kernels.api import F32, Symbols
 from perbit.registry import register
+from perbit.values import Dequantizer, Floats, Quantized
 
 MAX_BITS = 12  # alphabets of the entropy coders end at 4096 symbols
 _SAFE = (1e-30, 1e30)  # ranges in which float32 arithmetic neither overflows nor loses digits

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from perbit.arrays import FLOATS, as_numpy, from_float32
 from perbit.bits import bytes_of
 from perbit.channels import Layout
-from perbit.codec import Shape
 from perbit.kernels import K
 from perbit.kernels.api import F32
+from perbit.values import Shape
 
 Tensors = dict[str, NDArray[Any]]
 Schema = tuple[tuple[str, str, Shape], ...]  # name, dtype and shape of each tensor, in order
