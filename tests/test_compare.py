@@ -267,7 +267,7 @@ def test_tune_meets_the_budget(
     few = [
         method
         for method in search.candidates()
-        if method.up in ("fp16", "qsgd(1) | rans", "topk(0.1) | qsgd(7) | rans")
+        if method.up in ("fp16", "qsgd(1) | rans", "topk(0.1) | mwl2(bits=2, m=2) | rans")
     ]
     monkeypatch.setattr("perbit.commands.tune.candidates", lambda: few)
     options = ["--model", "mlp", "--rounds", "6", "--clients", "3", "--train-samples", "120", "--test-samples", "50"]
@@ -278,7 +278,8 @@ def test_tune_meets_the_budget(
     assert best["up"] != "fp16"
     assert main([*command, "--resume"]) == 0
     pasted = "[[methods]]" + capsys.readouterr().out.partition("[[methods]]")[2]
-    assert config.parse(pasted).methods[0].up == best["up"]
+    found = config.parse(pasted).methods[0]
+    assert (found.up, found.whole_model) == (best["up"], best.get("whole_model", False))
     assert main(["tune", "--budget-mb", "0"]) == 2
 
 

@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from perbit.commands.common import EXIT_OK, print_json
 from perbit.commands.compare import output_options
@@ -18,6 +19,7 @@ from perbit.sim.compare.jobs import check
 from perbit.sim.compare.pool import Job
 from perbit.sim.compare.search import Tried, candidates, halving
 from perbit.sim.federated.runs import Outcome
+from perbit.sim.federated.settings import Method
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -50,24 +52,19 @@ def run(options: argparse.Namespace) -> int:
     with workplace(output):
         best = halving(task, methods, options.budget_mb, options.seed, output, run_all, say, options.resume)
     if options.json:
-        method = best.method
-        print_json(
-            {
-                "protocol": method.protocol,
-                "up": method.up,
-                **method.options,
-                "accuracy": best.accuracy,
-                "mb_up": best.projected_mb,
-            }
-        )
+        print_json({**_keys(best.method), "accuracy": best.accuracy, "mb_up": best.projected_mb})
     else:
-        print(
-            f"\nbest under {options.budget_mb:g} MB: {best.accuracy:.1%} with {best.projected_mb:.3f} MB up. To paste:\n\n{_toml(best)}"
-        )
+        found = f"{best.accuracy:.1%} with {best.projected_mb:.3f} MB up"
+        print(f"\nbest under {options.budget_mb:g} MB: {found}. To paste:\n\n{_toml(best.method)}")
     return EXIT_OK
 
 
-def _toml(best: Tried) -> str:
-    method = best.method
-    keys = {"name": "tuned", "protocol": method.protocol, "up": method.up, **method.options}
+def _keys(method: Method) -> dict[str, Any]:
+    """What a [[methods]] table says of a method, but its name."""
+    whole = {"whole_model": True} if method.whole_model else {}
+    return {"protocol": method.protocol, "up": method.up, **whole, **method.options}
+
+
+def _toml(method: Method) -> str:
+    keys = {"name": "tuned", **_keys(method)}
     return "\n".join(["[[methods]]", *(f"{key} = {json.dumps(value)}" for key, value in keys.items())])

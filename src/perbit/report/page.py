@@ -90,7 +90,8 @@ def _spec(row: Row) -> str:
         f'<button type="button" data-copy="{escape(spec)}">copy</button></div>'
         for way, spec in lines
     )
-    options = "".join(f", {key} = {value}" for key, value in method.options.items())
+    said = {**method.options, **({"whole_model": "true"} if method.whole_model else {})}
+    options = "".join(f", {key} = {value}" for key, value in said.items())
     return f"<li><strong>{escape(method.name)}</strong> <span class=soft>{escape(method.protocol + options)}</span>{shown}</li>"
 
 

@@ -34,13 +34,14 @@ Say = Callable[[int, Sequence[Tried]], None]
 
 
 def candidates() -> list[Method]:
-    """Specs from gentle to harsh: quantizers without memory, sparsifiers with error feedback."""
+    """Specs from gentle to harsh: quantizers without memory; sparsifiers, tensor by tensor or over the whole model, with error feedback."""
     plain = ["fp16", "uniform(8) | rans", "uniform(4) | rans", "qsgd(15) | rans", "qsgd(3) | rans", "qsgd(1) | rans"]
     made = [Method(up, "fedavg", up) for up in plain]
     for ratio in (0.1, 0.03, 0.01, 0.003, 0.001):
-        for values in ("qsgd(31) | rans", "qsgd(7) | rans", "qsgd(2) | rans"):
-            up = f"topk({ratio}) | {values}"
-            made.append(Method(up, "co3", up, options=_FEEDBACK))
+        for values, whole in (("qsgd(7)", False), ("mwl2(bits=2, m=2)", False), ("mwl2(bits=2, m=2)", True)):
+            up = f"topk({ratio}) | {values} | rans"
+            name = f"{up}, of the whole model" if whole else up
+            made.append(Method(name, "co3", up, options=_FEEDBACK, whole_model=whole))
     return made
 
 
