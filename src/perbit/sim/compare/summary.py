@@ -87,33 +87,32 @@ def _milliseconds(folders: Sequence[Path]) -> tuple[float, float]:
     return (1e3 * statistics.median(encode), 1e3 * statistics.median(decode)) if encode else (0.0, 0.0)
 
 
-def advice(made: Sequence[Row]) -> str:
-    """One sentence: the spec that sends least and stays within a point of float32."""
-    reference = next((row for row in made if row.method.is_float32 and not row.diverged), None)
-    finished = [row for row in made if not row.diverged and not row.method.is_float32]
-    if not finished:
-        return "No compressed method finished training: try a smaller rate, or gentler specs."
-    if reference is None:
-        best = max(finished, key=lambda row: (round(row.accuracy, 3), -row.mb_up))
-        return f"Use {_named(best)}: the best accuracy, {best.accuracy:.1%}, with {best.times_less:.0f} × fewer uplink bytes than float32."
-    close = [row for row in finished if row.accuracy >= reference.accuracy - POINTS_LOST]
-    if not close:
-        best = max(finished, key=lambda row: row.accuracy)
-        return (
-            f"No method stays within a point of float32's {reference.accuracy:.1%}; the closest is {_named(best)} "
-            f"with {best.accuracy:.1%} and {best.times_less:.0f} × fewer uplink bytes."
-        )
-    best = min(close, key=lambda row: row.mb_up)
-    return (
-        f"Use {_named(best)}: {best.accuracy:.1%} against float32's {reference.accuracy:.1%}, "
-        f"with {best.times_less:.0f} × fewer uplink bytes."
-    )
-
-
 def recommended(made: Sequence[Row]) -> Row | None:
-    """The row that `advice` speaks of."""
-    said = advice(made)
-    return next((row for row in made if said.find(_named(row)) >= 0), None)
+    """The method that sends least within a point of float32; if there is none, the most accurate."""
+    finished = [row for row in made if not row.diverged and not row.method.is_float32]
+    reference = _reference(made)
+    close = [row for row in finished if reference and row.accuracy >= reference.accuracy - POINTS_LOST]
+    if close:
+        return min(close, key=lambda row: row.mb_up)
+    return max(finished, key=lambda row: (round(row.accuracy, 3), -row.mb_up), default=None)
+
+
+def advice(made: Sequence[Row]) -> str:
+    """One sentence: which spec to use."""
+    best, reference = recommended(made), _reference(made)
+    if best is None:
+        return "No compressed method finished training: try a smaller rate, or gentler specs."
+    fewer = f"{best.times_less:.0f} × fewer uplink bytes"
+    if reference is None:
+        return f"Use {_named(best)}: the best accuracy, {best.accuracy:.1%}, with {fewer} than float32."
+    if best.accuracy < reference.accuracy - POINTS_LOST:
+        closest = f"the closest is {_named(best)} with {best.accuracy:.1%} and {fewer}"
+        return f"No method stays within a point of float32's {reference.accuracy:.1%}; {closest}."
+    return f"Use {_named(best)}: {best.accuracy:.1%} against float32's {reference.accuracy:.1%}, with {fewer}."
+
+
+def _reference(made: Sequence[Row]) -> Row | None:
+    return next((row for row in made if row.method.is_float32 and not row.diverged), None)
 
 
 def _named(row: Row) -> str:
