@@ -22,6 +22,8 @@ def small(name: str) -> Protocol:
     preset = presets.PRESETS[name]
     if name == "deep_gradient_compression":
         return preset.make(up="topk(0.3)", warmup_rounds=3)
+    if name == "predicted_feedback":
+        return preset.make(up="topk(0.3)")
     if name == "rand_mcm_averaged":
         return preset.make(reset_every=7)
     return preset.make()
@@ -156,6 +158,22 @@ def test_diana_by_hand() -> None:
     assert server.model.tolist() == [-3]
     assert [w.uplink.memory[0].tolist() for w in workers] == [[1.0], [2.0]]
     assert [server.uplinks.get(i).memory[0].tolist() for i in (0, 1)] == [[1.0], [2.0]]
+
+
+def test_predicted_feedback_by_hand() -> None:
+    """v = x + m; ĝ = h + C(v - h); m ← v - ĝ; h += αC(v - h), with C = top-1: after three rounds all of 3x has arrived."""
+    protocol = presets.predicted_feedback("topk(k=1)", alpha=0.5)
+    server, (worker,) = protocol.init(np.zeros(2, np.float32), 1)
+    for k, (model, left, expected) in enumerate(
+        [([-4, 0], [0, 2], [2, 0]), ([-6, -4], [2, 0], [2, 2]), ([-12, -6], [0, 0], [4, 2])]
+    ):
+        frame, worker = protocol.respond(worker, np.array([4, 2], np.float32), seed=k)
+        server = protocol.advance(server, {0: frame}, 1.0, seed=k)
+        delivered = protocol.deliver(server, worker, seed=k)
+        server, worker = delivered.server, delivered.worker
+        assert server.model.tolist() == model
+        assert worker.uplink.memory[0].tolist() == left
+        assert worker.uplink.memory[1][0].tolist() == expected
 
 
 def test_mcm_by_hand() -> None:
