@@ -122,9 +122,11 @@ def predicted_feedback(
 ) -> Protocol:
     """Error feedback around a prediction: both ends expect a worker to go on as it lately did, and only the difference is sent.
 
-    v = x + γm; ĝ = h + C(v - h); m ← v - ĝ; h ← h + αC(v - h). Ours: DIANA's memory, here for biased codecs, as the predictor
-    inside classical error feedback. What a worker says round after round, its own data's pull included, costs bytes only once.
-    A large α follows the noise and diverges (0.2 did where 0.05 helped).
+    v = x + γm; ĝ = h + C(v - h); m ← v - ĝ; h ← h + αC(v - h). What a worker says round after round, its own
+    data's pull included, costs bytes only once.
+
+    Differs from DIANA and EF21, whose memory is the predictor: classical error feedback (Seide et al., 2014) stands around it, so biased
+    codecs lose nothing and α can be small. A large α follows the noise and diverges (0.2 did where 0.05 helped). Ours.
     """
     return Protocol.of("predicted_feedback", ErrorFeedback(Shifted(Direct(up), alpha), decay), Direct(down))
 
