@@ -1,6 +1,6 @@
 """The deep runs of the papers: `perbit compare NAME` for each, its outcome into results/compare/NAME, and what it says of the claims.
 
-    python experiments/deep.py co3 m22 deepreduce mcm-deep mcm-cifar cnn [--runs FOLDER]
+    python experiments/deep.py co3 m22 deepreduce mcm-deep mcm-cifar cnn feedback [--runs FOLDER]
 
 Runs can be killed; the same command goes on. Whatever is in FOLDER/NAME already (by `perbit compare NAME -o FOLDER/NAME`) is used.
 """
@@ -147,8 +147,21 @@ def cnn(found: Outcomes) -> list[str]:
     ]
 
 
+def feedback(found: Outcomes) -> list[str]:
+    plain, coded, predicted = (found[name] for name in ("float32", "error feedback", "predicted feedback"))
+    return [
+        verdict(
+            predicted.accuracy > coded.accuracy
+            and predicted.loss < coded.loss
+            and predicted.bytes_up < 1.02 * coded.bytes_up,
+            "a prediction inside error feedback helps at the same bytes",
+            f"{listed(found, list(found))}; {plain.bytes_up / predicted.bytes_up:.0f} x fewer bytes up than float32",
+        )
+    ]
+
+
 CLAIMS: dict[str, Callable[[Outcomes], list[str]]] = {
-    "co3": co3, "m22": m22, "deepreduce": deepreduce, "mcm-deep": mcm, "mcm-cifar": mcm, "cnn": cnn,
+    "co3": co3, "m22": m22, "deepreduce": deepreduce, "mcm-deep": mcm, "mcm-cifar": mcm, "cnn": cnn, "feedback": feedback,
 }  # fmt: skip
 
 
