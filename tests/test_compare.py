@@ -10,17 +10,19 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import perbit
 from perbit.cli import main
+from perbit.commands import tune
 from perbit.errors import PerbitError
 from perbit.sim.compare import config, search, summary
 from perbit.sim.compare.config import ConfigError
 from perbit.sim.compare.links import Link, round_seconds
-from perbit.sim.federated import ledger
+from perbit.sim.federated import ledger, run
 
 pytest.importorskip("torch")
 
@@ -102,7 +104,6 @@ def test_killed_and_resumed(small: Path, tmp_path: Path) -> None:
     assert results(tmp_path / "whole") == results(tmp_path / "killed")
 
 
-@pytest.mark.slow
 @contextmanager
 def long_comparison(small: Path, output: Path) -> Iterator[subprocess.Popen[str]]:
     """A comparison that would take very long, in a process group of its own, once it has begun to write."""
@@ -119,13 +120,13 @@ def long_comparison(small: Path, output: Path) -> Iterator[subprocess.Popen[str]
             process.kill()
 
 
-@pytest.mark.parametrize("how", ["ctrl-C", "kill"])
+@pytest.mark.parametrize("how", ["ctrl-C", "kill", "kill the group"])
 def test_stopping_is_one_sentence(how: str, small: Path, tmp_path: Path) -> None:
     with long_comparison(small, tmp_path / "out") as process:
-        if how == "ctrl-C":
-            os.killpg(process.pid, signal.SIGINT)
-        else:
+        if how == "kill":
             process.terminate()
+        else:
+            os.killpg(process.pid, signal.SIGINT if how == "ctrl-C" else signal.SIGTERM)
         said = process.communicate()[1]
     assert process.returncode == 130
     assert said.splitlines()[-1] == "perbit: stopped; the same command with --resume goes on from here"
@@ -149,7 +150,8 @@ def test_a_folder_has_one_writer(small: Path, tmp_path: Path, capsys: pytest.Cap
         ("clients = 3", "clients = 0", "line 7, key clients: clients must be at least 1"),
         ("qsgd(7) | rans", "rans", "line 17, key up: the spec"),
         ('"co3"', '"co4"', "line 15, key protocol: there is no protocol 'co4'; did you mean co3?"),
-        ("decay =", "whole_model =", "line 16, key whole_model: whole_model must be true or false"),
+        ("decay = 1.0", "whole_model = 1", "line 16, key whole_model: whole_model must be true or false"),
+        ("decay = 1.0", 'whole_model = "yes"', "line 16, key whole_model: whole_model must be true or false"),
         ("decay", "decoy", "line 16, key decoy: decoy is no parameter of co3"),
         ('name = "sparse"', 'name = "float32"', "line 14, key name: name 'float32' is used twice"),
         ("seeds = [0, 1]", "seeds = 0", "line 3, key seeds: seeds must be a list"),
@@ -281,6 +283,18 @@ def test_tune_meets_the_budget(
     found = config.parse(pasted).methods[0]
     assert (found.up, found.whole_model) == (best["up"], best.get("whole_model", False))
     assert main(["tune", "--budget-mb", "0"]) == 2
+
+
+def test_what_tune_prints_to_paste_is_the_method() -> None:
+    for method in search.candidates():
+        assert replace(config.parse(tune._toml(method)).methods[0], name=method.name) == method
+
+
+def test_tune_judges_what_was_reached_at_each_stage(tmp_path: Path) -> None:
+    """Also where a task is evaluated rarely: without that, all would tie at the accuracy of the first model."""
+    task, (method, _) = replace(config.parse(SMALL).task, rounds=12, evaluate_every=10), config.parse(SMALL).methods
+    stages = [run(task, method, 0, tmp_path, resume=True, until=until)["history"][-1]["round"] for until in (1, 4, 12)]
+    assert stages == [1, 4, 12]
 
 
 def test_advice_names_the_cheapest_close_method() -> None:

@@ -205,6 +205,23 @@ def test_tensors_of_the_whole_model_compete(tmp_path: Path) -> None:
     assert max(kept.values()) > 0.05
 
 
+class ViewingConv(torch.nn.Module):
+    """Flattens with `view`, as many do: that needs contiguous memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = torch.nn.Conv2d(1, 3, 3), torch.nn.Linear(108, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.conv(x.reshape(-1, 1, 8, 8))
+        return self.head(y.view(y.size(0), -1))
+
+
+def test_own_models_keep_their_memory_format(tmp_path: Path) -> None:
+    task = replace(SMALL, model="test_federated:ViewingConv", rounds=1)
+    assert run(task, METHODS[0], 0, tmp_path)["done"] == 1
+
+
 def test_the_memory_format_of_torch_does_not_show() -> None:
     plain = torch.nn.Conv2d(3, 4, 5)
     turned = torch.nn.Conv2d(3, 4, 5).to(memory_format=torch.channels_last)
@@ -300,6 +317,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
         (lambda: Task(server="lion"), "server"),  # type: ignore[arg-type]
         (lambda: Task(schedule="linear"), "schedule"),  # type: ignore[arg-type]
         (lambda: Task(local_steps=-1), "local_steps"),
+        (lambda: Method("a", up="qsgd(7) | rans", whole_model=True), "whole_model"),
         (lambda: Method("a", up="topk(?)", budget_bits=4000, whole_model=True), "whole_model"),
         (lambda: Method("a", "mcn"), "protocol"),
         (lambda: Method("a", up="topk(0.1) | rans"), "up"),

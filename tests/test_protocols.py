@@ -22,8 +22,6 @@ def small(name: str) -> Protocol:
     preset = presets.PRESETS[name]
     if name == "deep_gradient_compression":
         return preset.make(up="topk(0.3)", warmup_rounds=3)
-    if name == "predicted_feedback":
-        return preset.make(up="topk(0.3)")
     if name == "rand_mcm_averaged":
         return preset.make(reset_every=7)
     return preset.make()
@@ -174,6 +172,34 @@ def test_predicted_feedback_by_hand() -> None:
         assert server.model.tolist() == model
         assert worker.uplink.memory[0].tolist() == left
         assert worker.uplink.memory[1][0].tolist() == expected
+
+
+def test_predicted_feedback_settles_on_what_is_always_the_same() -> None:
+    """A constant needs no bytes in the end: h = x and m = 0. With α above twice the share that is sent, the memories grow."""
+    x = np.random.default_rng(0).normal(size=500).astype(np.float32)
+    left = {}
+    for alpha in (0.01, 0.04):
+        channel = presets.predicted_feedback(up="topk(0.01)", alpha=alpha).uplink
+        sender, _ = channel.init(x)
+        for k in range(2000):
+            sender = channel.send(x, sender, seed=k).state
+        left[alpha] = np.linalg.norm(sender.memory[0]) / np.linalg.norm(x)
+        if alpha == 0.01:
+            np.testing.assert_allclose(sender.memory[1][0], x, atol=0.05)
+    assert left[0.01] < 0.5
+    assert left[0.04] > 100
+
+
+def test_absent_workers_of_predicted_feedback_count_for_nothing() -> None:
+    protocol = presets.predicted_feedback("raw", alpha=0.5)
+    server, workers = protocol.init(np.zeros(1, np.float32), 2)
+    for k, present in enumerate([(0, 1), (0,)]):
+        frames = {}
+        for i in present:
+            workers[i] = protocol.deliver(server, workers[i], seed=k).worker
+            frames[i], workers[i] = protocol.respond(workers[i], np.array([2.0 + 2 * i], np.float32), seed=k)
+        server = protocol.advance(server, frames, 1.0, seed=k)
+    assert server.model.tolist() == [-5]  # the mean of 2 and 4, then 2 alone
 
 
 def test_mcm_by_hand() -> None:

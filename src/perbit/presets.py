@@ -118,15 +118,16 @@ def co3(up: PlanLike = "uniform(4) | huffman", down: PlanLike = RAW, decay: floa
 
 @_preset()
 def predicted_feedback(
-    up: PlanLike = "topk(0.01) | mwl2(2, 2) | rans", down: PlanLike = RAW, alpha: float = 0.05, decay: float = 1.0
+    up: PlanLike = "topk(0.01) | mwl2(2, 2) | rans", down: PlanLike = RAW, alpha: float = 0.01, decay: float = 1.0
 ) -> Protocol:
-    """Error feedback around a prediction: both ends expect a worker to go on as it lately did, and only the difference is sent.
+    """Error feedback around a prediction: a worker is expected to go on as it lately did, and what differs is sent.
 
-    v = x + γm; ĝ = h + C(v - h); m ← v - ĝ; h ← h + αC(v - h). What a worker says round after round, its own
-    data's pull included, costs bytes only once.
+    v = x + γm; ĝ = h + C(v - h); m ← v - ĝ; h ← h + αC(v - h). What a worker says round after round, its own data's pull included,
+    needs to be sent less and less often and leaves room for the rest. α should be about the share of values that a frame carries: a value
+    waits as many rounds as that share is small, then moves h by what came together, and from twice the share on the memories grow.
 
     Differs from DIANA and EF21, whose memory is the predictor: classical error feedback (Seide et al., 2014) stands around it, so biased
-    codecs lose nothing and α can be small. A large α follows the noise and diverges (0.2 did where 0.05 helped). Ours.
+    codecs lose nothing and α can be small. Absent workers count as zero, not as predicted: m knows exactly what was sent. Ours.
     """
     return Protocol.of("predicted_feedback", ErrorFeedback(Shifted(Direct(up), alpha), decay), Direct(down))
 

@@ -30,7 +30,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a parameter of the protocol, e.g. decay=1"
     )
-    parser.add_argument("--whole-model", action="store_true", help="topk keeps its share of the whole model, not of every tensor")  # fmt: skip
+    parser.add_argument(
+        "--whole-model",
+        action="store_true",
+        help="topk, up or down, keeps its share of the whole model, not of every tensor",
+    )
     parser.add_argument("--seed", type=int, default=0)
     output_options(parser)
 

@@ -18,27 +18,38 @@ def workplace(folder: Path) -> Iterator[None]:
     """Made if need be, and for this process alone: two writers would mix their lines. Ctrl-C and kill say how to go on."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY)
     except OSError as error:
         raise FileError(f"cannot make the folder {folder}: {error.strerror}") from error
     try:
-        _lock(handle, folder)
-        with _kill_is_ctrl_c():
+        with _locked(folder), _kill_is_ctrl_c():
             yield
     except KeyboardInterrupt:
         raise Stopped("stopped; the same command with --resume goes on from here") from None
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """The folder itself is locked, so nothing is left behind however the process ends. Where there are no locks, go on without."""
+    if os.name != "posix":
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        _lock(handle, folder)
+        yield
     finally:
         os.close(handle)
 
 
 def _lock(handle: int, folder: Path) -> None:
-    """The folder itself is locked, so nothing is left behind however the process ends."""
     import fcntl
 
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise FileError(f"another perbit is at work in {folder}") from None
+    except OSError:
+        return  # a file system without locks, as some network folders are
 
 
 @contextmanager

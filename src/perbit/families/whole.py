@@ -27,6 +27,12 @@ def with_common_thresholds(codecs: Mapping[str, Codec], tensors: Mapping[str, ND
     return result
 
 
+def has_share(codec: Codec) -> bool:
+    """Whether a codec keeps a share of its values, which tensors can compete for: topk(ratio) at the front."""
+    first = stages_of(codec)[0]
+    return isinstance(first, TopK) and first.ratio is not None
+
+
 def common_level(tensors: list[NDArray[Any]], ratio: float) -> float:
     """The smallest magnitude among the largest `ratio` of all values together, but no zero.
 

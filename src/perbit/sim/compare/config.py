@@ -141,7 +141,7 @@ class _Reader:
             and kind not in (int, float, str)
         ):
             return tuple(map(float, value))
-        if type(value) is int and kind is not int and kind is not str:
+        if type(value) is int and kind not in (int, str, bool):
             return float(value)
         for plain, said in _KINDS:
             if kind is plain:

@@ -111,7 +111,8 @@ _reports: Any = None
 def _start(reports: Any, parent: Any) -> None:
     global _reports
     _reports = reports
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C is the parent's business
+    for asked_to_end in (signal.SIGINT, signal.SIGTERM):  # the parent's business, also when the whole group is told
+        signal.signal(asked_to_end, signal.SIG_IGN)
     threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
 
 

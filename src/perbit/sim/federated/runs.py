@@ -93,6 +93,8 @@ def run(
     last, written = min(task.rounds, until or task.rounds), time.monotonic()
     while now.done < last and not now.diverged:
         now = _round(protocol, place, task, seed, now, books, times, folder if dump_frames else None)
+        if not now.diverged and (now.done % task.evaluate_every == 0 or now.done == last):
+            now = _tested(place, now)
         watch(now)
         if now.done == last or time.monotonic() - written >= SECONDS_BETWEEN_CHECKPOINTS:
             packing.save(saved, now, about)
@@ -124,7 +126,7 @@ def _round(
     times.append([{"round": book.round, **asdict(clock)}])
     if dump:
         book.dump(dump / "frames")
-    now = replace(
+    return replace(
         now,
         done=book.round,
         federation=after,
@@ -134,8 +136,6 @@ def _round(
         ledger_position=books.position,
         timings_position=times.position,
     )
-    is_due = now.done % task.evaluate_every == 0 or now.done == task.rounds
-    return _tested(place, now) if is_due else now
 
 
 def _tested(place: World, now: Progress) -> Progress:

@@ -11,7 +11,8 @@ from typing import Any, Literal
 from perbit import presets
 from perbit.budget import BudgetPlan
 from perbit.errors import PerbitError
-from perbit.plan import Plan
+from perbit.families.whole import has_share
+from perbit.plan import Plan, codec
 from perbit.protocol import Protocol
 
 
@@ -110,7 +111,7 @@ class Method:
     small: str = ""  # "": the same spec as for everything else
     options: dict[str, Any] = field(default_factory=dict)  # the preset's own parameters
     budget_bits: int = 0
-    whole_model: bool = False  # topk(ratio) keeps that share of the whole model, not of every tensor
+    whole_model: bool = False  # topk(ratio), up or down, keeps that share of the whole model, not of every tensor
 
     def __post_init__(self) -> None:
         is_plain = not (self.whole_model and self.budget_bits)
@@ -120,6 +121,9 @@ class Method:
                 self._plan(getattr(self, key) or "raw", self.budget_bits if key == "up" else 0)
             except PerbitError as error:
                 raise SettingsError(f"the spec {getattr(self, key)!r} cannot be used: {error}", key) from error
+        if self.whole_model:
+            competes = any(has_share(codec(spec)) for spec in (self.up, self.down))
+            _require(competes, "whole_model", f"needs a spec that begins with topk(ratio), and up is {self.up!r}")
         self.make()
 
     @property
