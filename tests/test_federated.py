@@ -102,6 +102,7 @@ def _killer(last: int) -> Any:
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 def test_resumed_like_uninterrupted(method: Method, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perbit.sim.federated.runs.SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr("perbit.sim.federated.runs.SHARE_OF_CHECKPOINTS", float("inf"))
     server = "adam" if method is TOPK else "sgd"
     task = replace(SMALL, per_round=3, server=server, server_rate=0.1, server_momentum=0.5)
     run(task, method, 2, tmp_path / "whole")

@@ -27,7 +27,8 @@ from perbit.sim.federated.optimiser import Moments
 from perbit.sim.federated.settings import Method, Task
 from perbit.sim.federated.world import World
 
-SECONDS_BETWEEN_CHECKPOINTS = 1.0
+SECONDS_BETWEEN_CHECKPOINTS = 1.0  # or more, so that with large memories they take ...
+SHARE_OF_CHECKPOINTS = 0.05  # ... at most this share of the time
 N_FITS, N_FITTED_TENSORS, MIN_FITTED = 20, 6, 100
 
 
@@ -90,15 +91,17 @@ def run(
     _forget(folder / "result.json", *([] if resume else [saved, *folder.glob("frames/*.pbit")]))
     books = ledger.Lines(folder / "ledger.jsonl", now.ledger_position)
     times = ledger.Lines(folder / "timings.jsonl", now.timings_position)
-    last, written = min(task.rounds, until or task.rounds), time.monotonic()
+    last, due = min(task.rounds, until or task.rounds), time.monotonic() + SECONDS_BETWEEN_CHECKPOINTS
     while now.done < last and not now.diverged:
         now = _round(protocol, place, task, seed, now, books, times, folder if dump_frames else None)
         if not now.diverged and (now.done % task.evaluate_every == 0 or now.done == last):
             now = _tested(place, now)
         watch(now)
-        if now.done == last or time.monotonic() - written >= SECONDS_BETWEEN_CHECKPOINTS:
+        if now.done == last or time.monotonic() >= due:
+            began = time.monotonic()
             packing.save(saved, now, about)
-            written = time.monotonic()
+            took = time.monotonic() - began
+            due = began + max(SECONDS_BETWEEN_CHECKPOINTS, took / SHARE_OF_CHECKPOINTS)
     outcome = _outcome(about, place, now)
     if now.done == task.rounds or now.diverged:
         write_atomically(folder / "result.json", lambda file: file.write(json.dumps(outcome).encode()))
