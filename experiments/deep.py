@@ -165,19 +165,6 @@ CLAIMS: dict[str, Callable[[Outcomes], list[str]]] = {
 }  # fmt: skip
 
 
-def overhead(ran: Path) -> str:
-    """Encoding, decoding and the protocol's own work over all measured time of the compressed runs."""
-    compute = rest = 0.0
-    for path in (path for path in ran.glob("*/timings.jsonl") if not path.parent.name.startswith("float32")):
-        for line in map(json.loads, path.read_text().splitlines()):
-            compute += sum(line["compute"].values())
-            rest += sum(line["receive"].values()) + sum(line["encode"].values()) + line["decode"] + line["server"]
-    share = rest / (compute + rest)
-    return verdict(
-        share < 0.05, "compression takes less than 5 % of the time", f"{share:.1%} of the measured CPU seconds"
-    )
-
-
 def publish(name: str, ran: Path) -> None:
     """Copy what is worth keeping, with the configuration that made it, and say what it means."""
     to = RESULTS / "compare" / name
@@ -187,8 +174,6 @@ def publish(name: str, ran: Path) -> None:
     config = resources.files("perbit.sim.compare").joinpath("configs", f"{name}.toml").read_text("utf-8")
     (to / "config.toml").write_text(config, "utf-8")
     sentences = CLAIMS[name](read(ran / "results.json"))
-    if name == "cnn":
-        sentences.append(overhead(ran))
     (to / "verdict.txt").write_text("\n".join(sentences) + "\n", "utf-8")
     print("\n".join(sentences))
 
