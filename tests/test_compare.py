@@ -104,13 +104,18 @@ def test_killed_and_resumed(small: Path, tmp_path: Path) -> None:
     assert results(tmp_path / "whole") == results(tmp_path / "killed")
 
 
+def _heed_ctrl_c() -> None:
+    """Shells start background jobs with SIGINT ignored, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def long_comparison(small: Path, output: Path) -> Iterator[subprocess.Popen[str]]:
     """A comparison that would take very long, in a process group of its own, once it has begun to write."""
     small.write_text(SMALL.replace("rounds = 3", "rounds = 4000"))
     command = [sys.executable, "-m", "perbit.cli", "compare", str(small), "-o", str(output), "--processes", "2"]
     pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
-    with subprocess.Popen(command, text=True, start_new_session=True, **pipes) as process:
+    with subprocess.Popen(command, text=True, start_new_session=True, preexec_fn=_heed_ctrl_c, **pipes) as process:
         try:
             while not list(output.rglob("ledger.jsonl")):
                 assert process.poll() is None
@@ -127,7 +132,7 @@ def test_stopping_is_one_sentence(how: str, small: Path, tmp_path: Path) -> None
             process.terminate()
         else:
             os.killpg(process.pid, signal.SIGINT if how == "ctrl-C" else signal.SIGTERM)
-        said = process.communicate()[1]
+        said = process.communicate(timeout=120)[1]
     assert process.returncode == 130
     assert said.splitlines()[-1] == "perbit: stopped; the same command with --resume goes on from here"
     assert "Traceback" not in said
