@@ -6,6 +6,7 @@ for `go-N`. If `go-N` says "replay 7", node 7's answer in that round is replaced
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from pathlib import Path
@@ -55,6 +56,9 @@ def meddled(reply: Message) -> Message:
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     from digits_app.server_app import run  # beside this file once it is in its place
+
+    # a file of its own: what `flwr run --stream` shows may stop coming on a busy machine
+    logging.getLogger("flwr").addHandler(logging.FileHandler(GATE.parent / "server.log"))
 
     pull = grid.pull_messages
     grid.pull_messages = lambda ids: [meddled(reply) for reply in pull(ids)]  # type: ignore[method-assign]

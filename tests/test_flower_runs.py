@@ -135,13 +135,13 @@ def test_deployment_survives_kills_lost_files_replays_and_tampering(cluster: Clu
     cluster.go(3, f"replay {node_a}")
 
     cluster.wait_for_gate(4)
-    cluster.wait_for_log("run", f"resync of node {node_b}")
-    cluster.wait_for_log("run", f"answer of node {node_a} is dropped")
-    assert f"resync of node {node_a}" not in cluster.log("run")
+    cluster.wait_for_log("server", f"resync of node {node_b}")
+    cluster.wait_for_log("server", f"answer of node {node_a} is dropped")
+    assert f"resync of node {node_a}" not in cluster.log("server")
     cluster.go(4, f"tamper {node_b}")
 
     cluster.wait_for_gate(5)
-    cluster.wait_for_log("run", "the checksum does not match")
+    cluster.wait_for_log("server", "the checksum does not match")
     cluster.go(5)
     wait_until(result.exists, "the run ends")
     check_the_end(cluster, json.loads(result.read_text()), {node_a, node_b})
