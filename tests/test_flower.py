@@ -97,7 +97,7 @@ class Network(Grid):
         return None
 
     def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        raise NotImplementedError
+        raise AssertionError("strategies make their messages themselves")
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         return self.pull_messages(self.push_messages(messages))

@@ -48,7 +48,7 @@ def build(task: Task, seed: int) -> World:
     data = _data(task.data, task.train_samples, task.test_samples)
     parts = partition(task.partition, data.train, task.clients, seed)
     network = seeded(task.model, data, seed)
-    if ":" not in task.model:  # pictures compute a fifth faster; a user's own code may not expect it
+    if ":" not in task.model:  # pictures compute faster so; a user's own code may not expect it
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     _refuse_lone_samples(network, parts, task)
     first, counters = tensors.floats(network), tensors.counters(network)
