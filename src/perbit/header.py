@@ -73,9 +73,15 @@ def write_message(entries: list[Entry], sequence: int | None, digest: bytes | No
     out.section(directory)
 
 
+def numbered(head: bytes) -> bytes:
+    """Magic, version and flags of a plain message, as they are in one with a sequence number and a digest."""
+    return head[:-1] + bytes([head[-1] | STATEFUL])
+
+
 def _directory(entries: list[Entry]) -> bytes:
     """The distinct specs, then name, dtype, shape and spec number of each tensor."""
-    specs = list(dict.fromkeys(write_spec(entry.codec) for entry in entries))
+    written = {id(codec): write_spec(codec) for codec in {id(entry.codec): entry.codec for entry in entries}.values()}
+    specs = list(dict.fromkeys(written[id(entry.codec)] for entry in entries))
     number = {spec: index for index, spec in enumerate(specs)}
     _check_directory(entries, specs)
     out = Writer()
@@ -85,7 +91,7 @@ def _directory(entries: list[Entry]) -> bytes:
     out.varint(len(entries))
     for entry in entries:
         out.section(entry.name.encode())
-        out.raw(_tensor_head(entry) + varint(number[write_spec(entry.codec)]))
+        out.raw(_tensor_head(entry) + varint(number[written[id(entry.codec)]]))
     return out.join()
 
 

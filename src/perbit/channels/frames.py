@@ -14,7 +14,7 @@ from perbit.channels.layout import Layout
 from perbit.channels.lean import Lean, lean
 from perbit.codec import Codec, as_pipeline
 from perbit.errors import DecodeError
-from perbit.header import DIGEST_BYTES, MAGIC, STATEFUL, Entry, write_message
+from perbit.header import DIGEST_BYTES, MAGIC, STATEFUL, Entry, numbered, write_message
 from perbit.kernels import K
 from perbit.kernels.api import F32
 from perbit.plan import PlanLike, as_plan
@@ -57,13 +57,12 @@ def _made(layout: Layout, codecs: Mapping[str, Codec]) -> Template:
 
 
 def template_of(layout: Layout, entries: tuple[Entry, ...]) -> Template:
-    """The head of a frame is made by `header` itself, once with a sequence number and once without."""
-    plain, numbered = Writer(), Writer()
-    write_message(list(entries), None, None, plain)
-    write_message(list(entries), 0, bytes(DIGEST_BYTES), numbered)
-    plain_head, rest = plain.join()[:_SEQUENCE_AT], plain.join()[_SEQUENCE_AT:]
+    """The head of a frame is made by `header` itself."""
+    out = Writer()
+    write_message(list(entries), None, None, out)
+    plain_head, rest = out.join()[:_SEQUENCE_AT], out.join()[_SEQUENCE_AT:]
     short = lean(entries[0].codec, layout.n) if len(entries) == 1 else None
-    return Template(layout, entries, numbered.join()[:_SEQUENCE_AT], plain_head, rest, short)
+    return Template(layout, entries, numbered(plain_head), plain_head, rest, short)
 
 
 def write(made: Template, flat: F32, seed: int, sequence: int | None, digest: bytes | None) -> tuple[bytes, F32]:
@@ -148,9 +147,9 @@ def read(frame: Piece, expected: Template) -> Opened:
         raise DecodeError("the checksum does not match: the frame is damaged or truncated")
     src = Reader(view[:-4])
     src.position = head_end
-    numbered = view[5] & STATEFUL
-    sequence = src.varint("sequence number") if numbered else None
-    digest = bytes(src.take(DIGEST_BYTES, "digest")) if numbered else None
+    is_numbered = view[5] & STATEFUL
+    sequence = src.varint("sequence number") if is_numbered else None
+    digest = bytes(src.take(DIGEST_BYTES, "digest")) if is_numbered else None
     if src.view[src.position : src.position + len(expected.directory)] != expected.directory:
         return _read_any(frame, expected.layout)
     src.position += len(expected.directory)

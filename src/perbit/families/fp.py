@@ -129,10 +129,11 @@ class Fp(Quantizer):
             raise DecodeError(f"fp: {scale} is no scale")
         if abs(spread) > MAX_SPREAD:
             raise DecodeError(f"fp: spread {spread} is out of range")
-        positive = magnitudes(*self._format)
+        levels = _levels(*self._format)
         if self.reconstruct == "centroid":
-            positive[1:] *= (128 + np.frombuffer(data, np.uint8, codes, _HEAD.size).astype(np.float64)) / 256
-        table = scaled_table(_mirrored(positive), 1 / scale)
+            ratios = (128 + np.frombuffer(data, np.uint8, codes, _HEAD.size).astype(np.float64)) / 256
+            levels = levels * np.concatenate([ratios[::-1], [1.0], ratios])
+        table = scaled_table(levels, 1 / scale)
         return Dequantizer(table, prior=_prior(*self._format, check_shape(index, "fp"), spread))
 
 
@@ -167,9 +168,13 @@ def _check_scale(codec: Fp) -> None:
     object.__setattr__(codec, "scale", float(scale))
 
 
-def _mirrored(positive: NDArray[np.float64]) -> NDArray[np.float64]:
-    """All levels in ascending order; positive[0] is zero."""
-    return np.concatenate([-positive[:0:-1], positive])
+@lru_cache(maxsize=64)
+def _levels(e: int, m: int, full: bool) -> NDArray[np.float64]:
+    """All levels in ascending order, not to be written to."""
+    positive = magnitudes(e, m, full)
+    both = np.concatenate([-positive[:0:-1], positive])
+    both.flags.writeable = False
+    return both
 
 
 def _optimal(e: int, m: int, full: bool, beta_index: int) -> float:
@@ -184,7 +189,7 @@ def _thresholds(e: int, m: int, full: bool, scale: float) -> F32:
     >>> _thresholds(2, 1, False, 1.0)[5:]
     array([0.25000003, 0.75      , 1.2500001 , 1.75      , 2.5000002 ], dtype=float32)
     """
-    lv = _mirrored(magnitudes(e, m, full))
+    lv = _levels(e, m, full)
     exact = (lv[1:] + lv[:-1]) / 2 / scale
     with np.errstate(over="ignore"):
         nearest = exact.astype(np.float32)
@@ -195,7 +200,7 @@ def _thresholds(e: int, m: int, full: bool, scale: float) -> F32:
 
 @lru_cache(maxsize=256)
 def _prior(e: int, m: int, full: bool, beta_index: int, spread: int) -> Modelled:
-    middles = midpoints(_mirrored(magnitudes(e, m, full)).astype(np.float32))
+    middles = midpoints(_levels(e, m, full).astype(np.float32))
     with np.errstate(over="ignore"):
         return modelled(beta_index, (middles / spread_value(spread)).astype(np.float32))
 
