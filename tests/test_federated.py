@@ -47,6 +47,13 @@ class BatchNormMLP(torch.nn.Sequential):
         super().__init__(torch.nn.Flatten(), *layers)
 
 
+class NormFirst(torch.nn.Sequential):
+    """Batch norm of the pixels themselves, of which those in the corners are always dark."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.nn.Flatten(), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 10))
+
+
 def files(folder: Path) -> dict[str, bytes]:
     """What must be the same in two runs with one seed: everything but measured times."""
     return {name: (folder / name).read_bytes() for name in ("ledger.jsonl", "result.json")}
@@ -370,3 +377,18 @@ def _full_after(n_bytes: int) -> Any:
         return Full()
 
     return opened
+
+
+def test_no_codec_pushes_a_variance_below_zero(tmp_path: Path) -> None:
+    """A dark pixel's variance nears zero while what the coarse codec owes does not; below zero, batch norm would test to NaN."""
+    task = replace(SMALL, model="test_federated:NormFirst", rounds=40, evaluate_every=40)
+    coarse = Method("coarse", "co3", "topk(0.05) | qsgd(7) | rans", small="uniform(2) | rans", options={"decay": 1.0})
+    lowest: list[float] = []
+
+    def look(now: Progress) -> None:
+        server = now.federation.server
+        at = dict(zip((name for name, _ in server.layout.tensors), server.layout.bounds, strict=True))
+        lowest.append(float(server.model[slice(*at["1.running_var"])].min()))
+
+    run(task, coarse, 0, tmp_path, watch=look)
+    assert min(lowest) == 0  # it was held there

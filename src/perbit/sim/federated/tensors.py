@@ -50,10 +50,21 @@ def put(network: torch.nn.Module, values: Mapping[str, NDArray[Any]]) -> None:
 
 def trainable(network: torch.nn.Module, layout: Layout) -> NDArray[np.bool_]:
     """Which values of the flat vector a server optimiser moves: the parameters. Buffers are averaged as they are."""
-    parameters = {name for name, _ in network.named_parameters()}
+    return _where(layout, {name for name, _ in network.named_parameters()})
+
+
+def variances(network: torch.nn.Module, layout: Layout) -> NDArray[np.bool_]:
+    """Which values of the flat vector are batch norm's running variances."""
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    layers = (name for name, layer in network.named_modules() if isinstance(layer, _BatchNorm))
+    return _where(layout, {f"{name}.running_var".lstrip(".") for name in layers})
+
+
+def _where(layout: Layout, names: set[str]) -> NDArray[np.bool_]:
     mask = np.zeros(layout.n, np.bool_)
     for (name, _), (lo, hi) in zip(layout.tensors, layout.bounds, strict=True):
-        mask[lo:hi] = name in parameters
+        mask[lo:hi] = name in names
     return mask
 
 

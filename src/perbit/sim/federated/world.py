@@ -29,7 +29,8 @@ class World:
     parts: list[Array]
     network: torch.nn.Module
     first: tensors.Arrays  # the values everybody starts with
-    mask: NDArray[np.bool_]
+    mask: NDArray[np.bool_]  # which of them are parameters
+    variances: NDArray[np.bool_]  # and which batch norm's variances, never below zero
 
     def weight(self, client: int) -> float:
         """The client's share of all samples, times the number of clients: 1 if all hold the same number."""
@@ -56,7 +57,8 @@ def build(task: Task, seed: int) -> World:
         network, data, parts[0][:2], replace(task, local_epochs=1, local_steps=0), seed
     )  # warms torch up: the first client is timed like the others
     tensors.put(network, first | counters)
-    return World(data, parts, network, first, tensors.trainable(network, Layout.of(first)))
+    layout = Layout.of(first)
+    return World(data, parts, network, first, tensors.trainable(network, layout), tensors.variances(network, layout))
 
 
 def _refuse_lone_samples(network: torch.nn.Module, parts: list[Array], task: Task) -> None:
