@@ -318,7 +318,7 @@ def fedavg(up: PlanLike = RAW, down: PlanLike = RAW, local_steps: int = 5) -> Pr
 def fedavg_topk_ef(
     up: PlanLike | None = None, down: PlanLike | None = None, ratio: float = 0.1, local_steps: int = 5
 ) -> Protocol:
-    """FedAvg with top-k and error feedback both ways; tensors with one dimension go uncompressed. Kostopoulou et al., DeepReduce,
+    """FedAvg with top-k and error feedback both ways; tensors with one dimension go uncompressed. Xu et al., DeepReduce,
     2021, Algorithm 2.
 
     Differs from the paper: a lone vector (no model) is compressed although it has one dimension.
