@@ -174,6 +174,18 @@ def test_predicted_feedback_by_hand() -> None:
         assert worker.uplink.memory[1][0].tolist() == expected
 
 
+def test_predicted_both_ways_by_hand() -> None:
+    """The uplink as above; down ŵ ← ŵ + C(w - ŵ) with C = top-1: what was left out of a frame comes with a later one."""
+    protocol = presets.predicted_both_ways("topk(k=1)", "topk(k=1)", alpha=0.5)
+    server, (worker,) = protocol.init(np.zeros(2, np.float32), 1)
+    for k, (model, held) in enumerate([([-4, 0], [-4, 0]), ([-6, -4], [-4, -4]), ([-12, -6], [-12, -4])]):
+        frame, worker = protocol.respond(worker, np.array([4, 2], np.float32), seed=k)
+        server = protocol.advance(server, {0: frame}, 1.0, seed=k)
+        server, worker = protocol.deliver(server, worker, seed=k)[1:3]
+        assert server.model.tolist() == model
+        assert worker.point.tolist() == held
+
+
 def test_predicted_feedback_settles_on_what_is_always_the_same() -> None:
     """A constant needs no bytes in the end: h = x and m = 0. With α above twice the share that is sent, the memories grow."""
     x = np.random.default_rng(0).normal(size=500).astype(np.float32)

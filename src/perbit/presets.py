@@ -129,7 +129,11 @@ def predicted_feedback(
     Differs from DIANA and EF21, whose memory is the predictor: classical error feedback (Seide et al., 2014) stands around it, so biased
     codecs lose nothing and α can be small. Absent workers count as zero, not as predicted: m knows exactly what was sent. Ours.
     """
-    return Protocol.of("predicted_feedback", ErrorFeedback(Shifted(Direct(up), alpha), decay), Direct(down))
+    return Protocol.of("predicted_feedback", _predicted(up, alpha, decay), Direct(down))
+
+
+def _predicted(up: PlanLike, alpha: float, decay: float) -> ErrorFeedback:
+    return ErrorFeedback(Shifted(Direct(up), alpha), decay)
 
 
 @_preset()
@@ -220,6 +224,23 @@ def mcm(
     """
     downlink = Shared(Shifted(Direct(down), alpha_down), catch_up=catch_up)
     return Protocol.of("mcm", Shifted(Direct(up), alpha_up), downlink)
+
+
+@_preset(two_way=True, bound=theory.step_mcm)
+def predicted_both_ways(
+    up: PlanLike = "topk(0.01) | mwl2(2, 2) | rans",
+    down: PlanLike = "topk(0.1) | mwl2(2, 2) | rans",
+    alpha: float = 0.01,
+    decay: float = 1.0,
+    catch_up: CatchUp = "cheapest",
+) -> Protocol:
+    """`predicted_feedback` up; down what the workers' model lacks of the server's, which stays exact: ŵ ← ŵ + C(w - ŵ).
+
+    What a frame leaves out is still lacking in the next round, so biased codecs lose nothing for good. Ours; it has no theory of
+    its own, `step_bound` gives MCM's. Differs from MCM by the uplink; and for biased codecs down the workers move by all that was sent.
+    """
+    downlink = Shared(Shifted(Direct(down)), catch_up=catch_up)
+    return Protocol.of("predicted_both_ways", _predicted(up, alpha, decay), downlink)
 
 
 @_preset(two_way=True, bound=theory.step_mcm)
