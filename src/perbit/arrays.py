@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,12 @@ FLOATS = DTYPES[:4]
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
+@lru_cache(maxsize=64)
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """The name of a dtype; numpy spells it anew whenever it is asked, which shows in messages of many small tensors."""
+    return dtype.name
+
+
 def as_numpy(x: Any) -> NDArray[Any]:
     """A numpy array for a numpy array, a torch tensor on any device, or anything numpy can read."""
     if hasattr(x, "detach"):  # a torch tensor, without importing torch
@@ -28,8 +35,8 @@ def as_numpy(x: Any) -> NDArray[Any]:
         is_bfloat16 = str(x.dtype) == "torch.bfloat16"
         x = x.float().numpy().astype(_bfloat16()) if is_bfloat16 else x.numpy()
     array = np.asarray(x)
-    if array.dtype.name not in DTYPES:
-        raise EncodeError(f"cannot encode dtype {array.dtype.name}; use one of {', '.join(DTYPES)}")
+    if dtype_name(array.dtype) not in DTYPES:
+        raise EncodeError(f"cannot encode dtype {dtype_name(array.dtype)}; use one of {', '.join(DTYPES)}")
     return array
 
 
@@ -49,8 +56,8 @@ def item_size(dtype: str) -> int:
 def to_floats(array: NDArray[Any], name: str | None, scan: bool = True) -> Floats:
     """The values as contiguous float32, finite if `scan` looks for others; anything else is an error that names the tensor."""
     where = f"tensor {name!r}" if name else "the array"
-    if array.dtype.name not in FLOATS:
-        raise EncodeError(f"{where} is {array.dtype.name}; only raw encodes integers, lossy codecs need floats")
+    if dtype_name(array.dtype) not in FLOATS:
+        raise EncodeError(f"{where} is {dtype_name(array.dtype)}; only raw encodes integers, lossy codecs need floats")
     with np.errstate(over="ignore"):
         values = Floats(np.asarray(array, np.float32, order="C"))
     if scan and values.range[2]:
@@ -65,9 +72,9 @@ def check_finite(array: NDArray[Any], name: str | None) -> None:
 
 
 def _all_finite(array: NDArray[Any]) -> bool:
-    if array.dtype.name == "float32":
+    if dtype_name(array.dtype) == "float32":
         return K.scan(np.asarray(array, order="C").reshape(-1))[2] == 0
-    return array.dtype.name not in FLOATS or bool(np.isfinite(array).all())
+    return dtype_name(array.dtype) not in FLOATS or bool(np.isfinite(array).all())
 
 
 def nonfinite(array: NDArray[Any], name: str | None) -> EncodeError:
@@ -87,7 +94,7 @@ def nonfinite(array: NDArray[Any], name: str | None) -> EncodeError:
 def native_bytes(array: NDArray[Any]) -> memoryview:
     """The little-endian bytes of an array, without a copy where possible."""
     flat = np.asarray(array, order="C").reshape(-1)
-    if flat.dtype.name == "bfloat16":
+    if dtype_name(flat.dtype) == "bfloat16":
         flat = flat.view(np.uint16)
     return bytes_of(flat.astype(flat.dtype.newbyteorder("<"), copy=False))
 
