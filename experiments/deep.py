@@ -148,7 +148,9 @@ def cnn(found: Outcomes) -> list[str]:
 
 
 def feedback(found: Outcomes) -> list[str]:
-    plain, coded, predicted = (found[name] for name in ("float32", "error feedback", "predicted feedback"))
+    names = ("float32", "error feedback", "predicted feedback", "predicted both ways")
+    plain, coded, predicted, both = (found[name] for name in names)
+    times_down, times_up = plain.bytes_down / both.bytes_down, plain.bytes_up / both.bytes_up
     return [
         verdict(
             predicted.accuracy > coded.accuracy
@@ -156,7 +158,12 @@ def feedback(found: Outcomes) -> list[str]:
             and predicted.bytes_up < 1.02 * coded.bytes_up,
             "a prediction inside error feedback helps at the same bytes",
             f"{listed(found, list(found))}; {plain.bytes_up / predicted.bytes_up:.0f} x fewer bytes up than float32",
-        )
+        ),
+        verdict(
+            both.accuracy >= predicted.accuracy - 0.01 and times_down >= 20,
+            "a downlink of 20 x fewer bytes costs at most a point",
+            f"{both.accuracy:.1%} against {predicted.accuracy:.1%}; {times_down:.0f} x fewer bytes down, {times_up:.0f} x up",
+        ),
     ]
 
 

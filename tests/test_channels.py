@@ -229,6 +229,18 @@ def test_channel_frames_are_those_of_dumps(spec: str, n: int, kind: str) -> None
         assert frames.overhead(frame) == header["header_bytes"] + header["checksum_bytes"]
 
 
+def test_channel_frames_of_many_tensors_are_those_of_dumps() -> None:
+    """So many that the directory is compressed, which the flags of the head say."""
+    rng = np.random.default_rng(0)
+    tensors = {f"layer.{i}.weight": rng.normal(size=(3, 1 + i % 5)).astype(np.float32) for i in range(60)}
+    layout = Layout.of(tensors)
+    for plan in (Plan.of("topk(0.3) | fp16", small="raw"), Plan.of("uniform(4) | rans", small_below=10, small="fp16")):
+        made = frames.template(plan, layout)
+        for number, digest in ((None, None), (5, b"abcdefgh")):
+            frame, _ = frames.write(made, layout.flatten(tensors), 1, number, digest)
+            assert frame == perbit.dumps(tensors, plan, seed=1, sequence=number, digest=digest)
+
+
 def test_a_receiver_reads_frames_of_another_codec() -> None:
     """Frames say how they were coded; only the shape must be the one agreed on."""
     sender, receiver = Shifted(Direct("fp16"), 0.5), Shifted(Direct("qsgd(1)"), 0.5)

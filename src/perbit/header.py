@@ -73,15 +73,21 @@ def write_message(entries: list[Entry], sequence: int | None, digest: bytes | No
     out.section(directory)
 
 
-def numbered(head: bytes) -> bytes:
+def stateful_head(head: bytes) -> bytes:
     """Magic, version and flags of a plain message, as they are in one with a sequence number and a digest."""
     return head[:-1] + bytes([head[-1] | STATEFUL])
 
 
 def _directory(entries: list[Entry]) -> bytes:
     """The distinct specs, then name, dtype, shape and spec number of each tensor."""
-    written = {id(codec): write_spec(codec) for codec in {id(entry.codec): entry.codec for entry in entries}.values()}
-    specs = list(dict.fromkeys(written[id(entry.codec)] for entry in entries))
+    written: dict[
+        tuple[int, ...], bytes
+    ] = {}  # by identity: codecs that are equal may differ in bytes, as 1 and 1.0 do
+    keys = [tuple(map(id, entry.codec.stages)) for entry in entries]
+    for key, entry in zip(keys, entries, strict=True):
+        if key not in written:
+            written[key] = write_spec(entry.codec)
+    specs = list(dict.fromkeys(written.values()))
     number = {spec: index for index, spec in enumerate(specs)}
     _check_directory(entries, specs)
     out = Writer()
@@ -89,9 +95,9 @@ def _directory(entries: list[Entry]) -> bytes:
     for spec in specs:
         out.raw(spec)
     out.varint(len(entries))
-    for entry in entries:
+    for key, entry in zip(keys, entries, strict=True):
         out.section(entry.name.encode())
-        out.raw(_tensor_head(entry) + varint(number[written[id(entry.codec)]]))
+        out.raw(_tensor_head(entry) + varint(number[written[key]]))
     return out.join()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from perbit.arrays import FLOATS
+from perbit.arrays import FLOATS, dtype_name
 from perbit.codec import Codec, as_pipeline
 from perbit.families.formats import Raw
 from perbit.families.whole import with_common_thresholds
@@ -92,7 +92,7 @@ class Plan:
 
     def codecs(self, tensors: Mapping[str, NDArray[Any]], seed: int | None = 0) -> dict[str, Codec]:
         """The codec of every tensor of a message."""
-        chosen = {name: self.codec_for(name, x.shape, x.dtype.name) for name, x in tensors.items()}
+        chosen = {name: self.codec_for(name, x.shape, dtype_name(x.dtype)) for name, x in tensors.items()}
         return with_common_thresholds(chosen, tensors) if self.whole_model else chosen
 
 

@@ -232,14 +232,16 @@ def predicted_both_ways(
     down: PlanLike = "topk(0.1) | mwl2(2, 2) | rans",
     alpha: float = 0.01,
     decay: float = 1.0,
+    alpha_down: float = 1.0,
     catch_up: CatchUp = "cheapest",
 ) -> Protocol:
     """`predicted_feedback` up; down what the workers' model lacks of the server's, which stays exact: ŵ ← ŵ + C(w - ŵ).
 
-    What a frame leaves out is still lacking in the next round, so biased codecs lose nothing for good. Ours; it has no theory of
-    its own, `step_bound` gives MCM's. Differs from MCM by the uplink; and for biased codecs down the workers move by all that was sent.
+    What a frame leaves out is still lacking in the next round, so codecs that lose less than they are given (ω < 1) lose nothing for
+    good. Ours; no theory of its own. Differs from MCM by the uplink, and by a downlink memory that follows at once; for unbiased codecs
+    down take a small `alpha_down` as MCM does.
     """
-    downlink = Shared(Shifted(Direct(down)), catch_up=catch_up)
+    downlink = Shared(Shifted(Direct(down), alpha_down), catch_up=catch_up)
     return Protocol.of("predicted_both_ways", _predicted(up, alpha, decay), downlink)
 
 

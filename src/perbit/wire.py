@@ -35,7 +35,7 @@ def encode(x: Any, spec: CodecLike, *, seed: int | None = None, name: str | None
     (True, (1000,))
     """
     array = arrays.as_numpy(x)
-    entry = Entry("", array.dtype.name, array.shape, as_pipeline(codec(spec)))
+    entry = Entry("", arrays.dtype_name(array.dtype), array.shape, as_pipeline(codec(spec)))
     out = Writer()
     write_array(entry, out)
     payload.write(array, entry, name, out, key_from_seed(seed))
@@ -59,7 +59,7 @@ def dumps(
     """
     named = {name: arrays.as_numpy(x) for name, x in tensors.items()}
     codecs = as_plan(plan).codecs(named, seed)
-    entries = [Entry(name, a.dtype.name, a.shape, as_pipeline(codecs[name])) for name, a in named.items()]
+    entries = [Entry(name, arrays.dtype_name(a.dtype), a.shape, as_pipeline(codecs[name])) for name, a in named.items()]
     out = Writer()
     write_message(entries, sequence, digest, out)
     key = key_from_seed(seed)

@@ -14,7 +14,7 @@ from perbit.channels.layout import Layout
 from perbit.channels.lean import Lean, lean
 from perbit.codec import Codec, as_pipeline
 from perbit.errors import DecodeError
-from perbit.header import DIGEST_BYTES, MAGIC, STATEFUL, Entry, numbered, write_message
+from perbit.header import DIGEST_BYTES, MAGIC, STATEFUL, Entry, stateful_head, write_message
 from perbit.kernels import K
 from perbit.kernels.api import F32
 from perbit.plan import PlanLike, as_plan
@@ -62,7 +62,7 @@ def template_of(layout: Layout, entries: tuple[Entry, ...]) -> Template:
     write_message(list(entries), None, None, out)
     plain_head, rest = out.join()[:_SEQUENCE_AT], out.join()[_SEQUENCE_AT:]
     short = lean(entries[0].codec, layout.n) if len(entries) == 1 else None
-    return Template(layout, entries, numbered(plain_head), plain_head, rest, short)
+    return Template(layout, entries, stateful_head(plain_head), plain_head, rest, short)
 
 
 def write(made: Template, flat: F32, seed: int, sequence: int | None, digest: bytes | None) -> tuple[bytes, F32]:
@@ -147,7 +147,7 @@ def read(frame: Piece, expected: Template) -> Opened:
         raise DecodeError("the checksum does not match: the frame is damaged or truncated")
     src = Reader(view[:-4])
     src.position = head_end
-    is_numbered = view[5] & STATEFUL
+    is_numbered = bool(view[5] & STATEFUL)
     sequence = src.varint("sequence number") if is_numbered else None
     digest = bytes(src.take(DIGEST_BYTES, "digest")) if is_numbered else None
     if src.view[src.position : src.position + len(expected.directory)] != expected.directory:

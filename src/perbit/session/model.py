@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perbit.arrays import FLOATS, as_numpy, from_float32
+from perbit.arrays import FLOATS, as_numpy, dtype_name, from_float32
 from perbit.bits import bytes_of
 from perbit.channels import Layout
 from perbit.kernels import K
@@ -40,7 +40,7 @@ class Model:
         if isinstance(tensors, Model):
             return tensors
         named = {name: as_numpy(x) for name, x in tensors.items()}
-        kept = {name: np.array(x) for name, x in named.items() if name in exact or x.dtype.name not in FLOATS}
+        kept = {name: np.array(x) for name, x in named.items() if name in exact or dtype_name(x.dtype) not in FLOATS}
         floats = {name: x for name, x in named.items() if name not in kept}
         return cls(_schema(named), _frozen(Layout.of(floats).flatten(floats)), kept)
 
@@ -98,7 +98,7 @@ class Model:
 
 
 def _schema(named: Tensors) -> Schema:
-    return tuple((name, x.dtype.name, x.shape) for name, x in named.items())
+    return tuple((name, dtype_name(x.dtype), x.shape) for name, x in named.items())
 
 
 def _same(a: NDArray[Any], b: NDArray[Any]) -> bool:

@@ -144,8 +144,9 @@ def _round(
 def _tested(place: World, now: Progress) -> Progress:
     server = now.federation.server
     with np.errstate(over="ignore"):
-        model = server.layout.unflatten(server.model.astype(np.float32))
-    tensors.put(place.network, model)
+        flat = server.model.astype(np.float32)
+    flat[place.variances & (flat < 0)] = 0  # a lossy downlink may have pushed them there, and their root would be NaN
+    tensors.put(place.network, server.layout.unflatten(flat))
     tensors.put(place.network, now.federation.counters)
     point = Point(now.done, *local.test(place.network, place.data), now.bytes_up, now.bytes_down)
     return replace(now, history=(*now.history, tuple(point)))

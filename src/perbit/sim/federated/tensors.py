@@ -53,12 +53,9 @@ def trainable(network: torch.nn.Module, layout: Layout) -> NDArray[np.bool_]:
     return _where(layout, {name for name, _ in network.named_parameters()})
 
 
-def variances(network: torch.nn.Module, layout: Layout) -> NDArray[np.bool_]:
-    """Which values of the flat vector are batch norm's running variances."""
-    from torch.nn.modules.batchnorm import _BatchNorm
-
-    layers = (name for name, layer in network.named_modules() if isinstance(layer, _BatchNorm))
-    return _where(layout, {f"{name}.running_var".lstrip(".") for name in layers})
+def variances(layout: Layout) -> NDArray[np.bool_]:
+    """Which values of the flat vector are running variances of batch or instance norm, by torch's name for them."""
+    return _where(layout, {name for name, _ in layout.tensors if name.split(".")[-1] == "running_var"})
 
 
 def _where(layout: Layout, names: set[str]) -> NDArray[np.bool_]:

@@ -30,7 +30,7 @@ class World:
     network: torch.nn.Module
     first: tensors.Arrays  # the values everybody starts with
     mask: NDArray[np.bool_]  # which of them are parameters
-    variances: NDArray[np.bool_]  # and which batch norm's variances, never below zero
+    variances: NDArray[np.bool_]  # and which batch norm's variances
 
     def weight(self, client: int) -> float:
         """The client's share of all samples, times the number of clients: 1 if all hold the same number."""
@@ -58,7 +58,7 @@ def build(task: Task, seed: int) -> World:
     )  # warms torch up: the first client is timed like the others
     tensors.put(network, first | counters)
     layout = Layout.of(first)
-    return World(data, parts, network, first, tensors.trainable(network, layout), tensors.variances(network, layout))
+    return World(data, parts, network, first, tensors.trainable(network, layout), tensors.variances(layout))
 
 
 def _refuse_lone_samples(network: torch.nn.Module, parts: list[Array], task: Task) -> None:
