@@ -2,9 +2,9 @@
 
     python benchmarks/overhead.py [--output results/overhead.json]
 
-Time: encode, decode and the protocol's own work over all measured time, from the runs' timings.jsonl. Memory: what a process holds
-after the last round with 4 and with 64 clients, in copies of the model for each client beyond float32's; beside it the number of memories
-a client has by the protocol's definition (error feedback: one; MCM: h_i at the worker, h_i at the server, H at the worker).
+Time: encode, decode and the protocol's own work over all measured time, from the runs' timings.jsonl. Memory: what Python and numpy have
+allocated (tracemalloc) after the last round with 4 and with 64 clients, in copies of the model for each client beyond float32's; beside it the
+number of memories a client has by the protocol's definition (error feedback: one; MCM: h_i at the worker, h_i at the server, H at the worker).
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ import json
 import subprocess
 import sys
 import tempfile
+import tracemalloc
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from perbit.report.results import write_json
 from perbit.sim.federated import Method, Task, run
@@ -39,9 +38,11 @@ def weighed(clients: int) -> Task:
     return replace(COMMON, clients=clients, rounds=2, local_steps=1, evaluate_every=2)
 
 
-def one(name: str, task: Task) -> dict[str, Any]:
-    """Run here, in this process; times, and the memory of everybody's states."""
+def one(name: str, task: Task, weigh: bool) -> dict[str, Any]:
+    """Run here, in this process; times, or (traced allocation is slow) the memory of everybody's states."""
     seen: list[Any] = []
+    if weigh:
+        tracemalloc.start()
     with tempfile.TemporaryDirectory() as folder:
         outcome = run(task, METHODS[name], 0, Path(folder), watch=lambda now: seen.append(now))
         lines = [json.loads(line) for line in (Path(folder) / "timings.jsonl").read_text().splitlines()]
@@ -51,29 +52,29 @@ def one(name: str, task: Task) -> dict[str, Any]:
     )
     del seen[:-1]
     gc.collect()
-    held = psutil.Process().memory_info().rss
+    held = tracemalloc.get_traced_memory()[0]
     return {"share": rest / (compute + rest), "held_bytes": held, "model_bytes": 4 * outcome["n_values"]}
 
 
-def measured(name: str, task: Task) -> dict[str, Any]:
-    """The same in a process of its own, so that peaks do not mix."""
-    command = [sys.executable, __file__, "--one", name, json.dumps(asdict(task))]
+def measured(name: str, task: Task, weigh: bool = False) -> dict[str, Any]:
+    """The same in a process of its own."""
+    command = [sys.executable, __file__, "--one", name, json.dumps(asdict(task)), "weigh" if weigh else ""]
     return dict(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
 
 
 def copies(name: str) -> float:
     """How many copies of the model each more client costs."""
-    few, many = measured(name, weighed(FEW)), measured(name, weighed(MANY))
+    few, many = (measured(name, weighed(clients), weigh=True) for clients in (FEW, MANY))
     return float((many["held_bytes"] - few["held_bytes"]) / (MANY - FEW) / few["model_bytes"])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("results/overhead.json"))
-    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(one(options.one[0], Task(**json.loads(options.one[1])))))
+        print(json.dumps(one(options.one[0], Task(**json.loads(options.one[1])), bool(options.one[2]))))
         return
     rows: list[dict[str, Any]] = []
     for name, n_memories in MEMORIES.items():

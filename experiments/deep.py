@@ -1,6 +1,6 @@
 """The deep runs of the papers: `perbit compare NAME` for each, its outcome into results/compare/NAME, and what it says of the claims.
 
-    python experiments/deep.py co3 m22 deepreduce mcm-deep mcm-cifar cnn cnn-small feedback [--runs FOLDER]
+    python experiments/deep.py co3 m22 deepreduce mcm-deep mcm-cifar cnn feedback [--runs FOLDER]
 
 Runs can be killed; the same command goes on. Whatever is in FOLDER/NAME already (by `perbit compare NAME -o FOLDER/NAME`) is used.
 """
@@ -168,7 +168,7 @@ def feedback(found: Outcomes) -> list[str]:
 
 
 CLAIMS: dict[str, Callable[[Outcomes], list[str]]] = {
-    "co3": co3, "m22": m22, "deepreduce": deepreduce, "mcm-deep": mcm, "mcm-cifar": mcm, "cnn": cnn, "cnn-small": cnn, "feedback": feedback,
+    "co3": co3, "m22": m22, "deepreduce": deepreduce, "mcm-deep": mcm, "mcm-cifar": mcm, "cnn": cnn, "feedback": feedback,
 }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from perbit.sim.compare.links import LINKS, Link
 from perbit.sim.federated.settings import Method, SettingsError, Task
 
 T = TypeVar("T")
-BUILT_IN = ("demo", "co3", "m22", "deepreduce", "mcm-deep", "mcm-cifar", "cnn", "cnn-small", "feedback")
+BUILT_IN = ("demo", "co3", "m22", "deepreduce", "mcm-deep", "mcm-cifar", "cnn", "feedback")
 _TOP = ("title", "seeds", "task", "methods", "links")
 _METHOD_KEYS = (
     "name",
