@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -14,7 +17,20 @@ import wan
 
 links_module = wan.links
 REASON = links_module.unavailable()
-allowed = pytest.mark.skipif(REASON is not None, reason=f"no rate-limited links here: {REASON}")
+
+
+def needs_links(test: Callable[..., None]) -> Callable[..., None]:
+    """Where links cannot be made (no root, no iproute2), the test is that every attempt is refused with this reason."""
+    if REASON is None:
+        return test
+
+    @functools.wraps(test)
+    def refused(**_: object) -> None:
+        with pytest.raises(links_module.LinksUnavailableError, match=re.escape(REASON)):
+            links_module.require()
+
+    return refused
+
 
 N_BYTES = 300_000
 SERVER = "import socket; s = socket.create_server(('0.0.0.0', 5000)); c = s.accept()[0]; n = 0\nwhile b := c.recv(65536): n += len(b)\nprint(n)"
@@ -40,7 +56,7 @@ def configured_rate(namespace: str, device: str) -> int:
     return int(json.loads(shown)[0]["options"]["rate"]) * 8
 
 
-@allowed
+@needs_links
 def test_data_flows_between_namespaces_that_are_limited_both_ways() -> None:
     with links_module.Links(clients=2, mbit=100, name="t") as links:
         before = links.sent_bytes(1)
@@ -58,7 +74,7 @@ def test_data_flows_between_namespaces_that_are_limited_both_ways() -> None:
     assert made not in namespaces()
 
 
-@allowed
+@needs_links
 def test_the_server_is_reached_and_an_exception_removes_everything() -> None:
     with pytest.raises(ZeroDivisionError), links_module.Links(clients=1, mbit=5, name="x") as links:  # noqa: PT012
         made = links.namespace(0)
@@ -80,7 +96,7 @@ with Links(clients=1, mbit=5) as links:
 """
 
 
-@allowed
+@needs_links
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_a_terminated_process_leaves_nothing_and_a_killed_one_is_cleaned_up_after(how: signal.Signals) -> None:
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(wan.FOLDER)], stdout=subprocess.PIPE, text=True)
