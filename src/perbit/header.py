@@ -80,9 +80,8 @@ def stateful_head(head: bytes) -> bytes:
 
 def _directory(entries: list[Entry]) -> bytes:
     """The distinct specs, then name, dtype, shape and spec number of each tensor."""
-    written: dict[
-        tuple[int, ...], bytes
-    ] = {}  # by identity: codecs that are equal may differ in bytes, as 1 and 1.0 do
+    # By identity: codecs that are equal may differ in bytes, as 1 and 1.0 do.
+    written: dict[tuple[int, ...], bytes] = {}
     keys = [tuple(map(id, entry.codec.stages)) for entry in entries]
     for key, entry in zip(keys, entries, strict=True):
         if key not in written:

@@ -140,8 +140,7 @@ def _step(
         nonlocal moments
         clock.decode = time.thread_time() - began
         change, moments = optimiser.step(task, world.mask, now.moments, mean)
-        # What lossy codecs still owe may exceed a small variance, whose square root would be NaN.
-        return np.where(world.variances, np.maximum(change, -now.server.model), change)
+        return change
 
     began = time.thread_time()
     server = protocol.advance(now.server, frames, optimise, key)

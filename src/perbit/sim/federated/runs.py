@@ -145,7 +145,8 @@ def _tested(place: World, now: Progress) -> Progress:
     server = now.federation.server
     with np.errstate(over="ignore"):
         flat = server.model.astype(np.float32)
-    flat[place.variances & (flat < 0)] = 0  # a lossy downlink may have pushed them there, and their root would be NaN
+    # What lossy codecs still owe may exceed a small variance, whose root would be NaN.
+    flat[place.variances & (flat < 0)] = 0
     tensors.put(place.network, server.layout.unflatten(flat))
     tensors.put(place.network, now.federation.counters)
     point = Point(now.done, *local.test(place.network, place.data), now.bytes_up, now.bytes_down)
