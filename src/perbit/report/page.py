@@ -84,7 +84,8 @@ def _figure(figure: Figure) -> str:
 
 def _spec(row: Row) -> str:
     method = row.method
-    lines = [("up", method.up), ("down", method.down)] if method.down != "raw" else [("up", method.up)]
+    lines = [("up", method.up), *((f"up, {rule}", spec) for rule, spec in method.rules.items())]
+    lines += [("down", method.down)] if method.down != "raw" else []
     shown = "".join(
         f'<div class="spec"><span class="soft">{way}</span><code>{escape(spec)}</code>'
         f'<button type="button" data-copy="{escape(spec)}">copy</button></div>'

@@ -26,6 +26,7 @@ _METHOD_KEYS = (
     "small",
     "budget_bits",
     "whole_model",
+    "rules",
 )  # the others are the preset's parameters
 
 _KINDS = ((int, "a whole number"), (float, "a number"), (str, "a text in quotes"), (bool, "true or false"))

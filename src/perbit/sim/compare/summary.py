@@ -118,7 +118,8 @@ def _reference(made: Sequence[Row]) -> Row | None:
 def _named(row: Row) -> str:
     down = f" up and {row.method.down} down" if row.method.down != "raw" else ""
     whole = ", over the whole model" if row.method.whole_model else ""
-    return f"{row.method.up}{down} ({row.method.protocol}{whole})"
+    others = "".join(f", {spec} for {rule}" for rule, spec in row.method.rules.items())
+    return f"{row.method.up}{others}{down} ({row.method.protocol}{whole})"
 
 
 HEAD = ("method", "accuracy", "MB up", "MB down", "bits/param", "× less", "enc ms", "dec ms")

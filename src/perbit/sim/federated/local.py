@@ -33,6 +33,7 @@ def train(network: torch.nn.Module, data: Dataset, part: Array, task: Task, seed
         for p, p0 in zip(network.parameters(), start, strict=False):
             loss = loss + task.prox / 2 * (p - p0).square().sum()
         loss.backward()  # type: ignore[no-untyped-call,unused-ignore]
+        _clip(network, task)
         optimiser.step()
 
 
@@ -46,6 +47,7 @@ def gradient(network: torch.nn.Module, data: Dataset, part: Array, task: Task, s
     chosen = np.random.default_rng(seed).permutation(part)[: task.batch]
     for x, y in _batches(data, chosen, task.batch):
         objective.loss(data.kind, network(x), y).backward()  # type: ignore[no-untyped-call,unused-ignore]
+    _clip(network, task)
 
 
 def test(network: torch.nn.Module, data: Dataset) -> tuple[float, float]:
@@ -62,6 +64,14 @@ def test(network: torch.nn.Module, data: Dataset) -> tuple[float, float]:
             right, n = right + got, n + of
             total += objective.loss(data.kind, outputs, y).item() * len(y)
     return right / n, total / len(data.test)
+
+
+def _clip(network: torch.nn.Module, task: Task) -> None:
+    """A rare gradient that is many times as long as the others is carried by error feedback for many rounds."""
+    import torch
+
+    if task.clip:
+        torch.nn.utils.clip_grad_norm_(network.parameters(), task.clip)
 
 
 def _optimiser(network: torch.nn.Module, task: Task) -> torch.optim.Optimizer:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Literal
 
 from perbit import presets
@@ -46,6 +48,7 @@ class Task:
     schedule: Literal["constant", "cosine"] = "constant"  # of the learning rate, over the rounds; cosine falls to 0
     momentum: float = 0.0
     prox: float = 0.0
+    clip: float = 0.0  # the largest norm of a mini-batch's gradient; 0: any
     weights: Literal["samples", "equal"] = "samples"  # how clients count after local epochs; gradients count alike
     server: Literal["sgd", "adam"] = "sgd"
     server_rate: float = 1.0
@@ -57,7 +60,7 @@ class Task:
     def __post_init__(self) -> None:
         for key in ("clients", "rounds", "batch", "evaluate_every"):
             _require(getattr(self, key) >= 1, key, f"must be at least 1, not {getattr(self, key)}")
-        for key in ("per_round", "local_epochs", "local_steps", "train_samples", "test_samples", "prox"):
+        for key in ("per_round", "local_epochs", "local_steps", "train_samples", "test_samples", "prox", "clip"):
             _require(getattr(self, key) >= 0, key, f"cannot be negative, and is {getattr(self, key)}")
         for key in ("rate", "server_rate"):
             _require(getattr(self, key) > 0, key, f"must be above 0, not {getattr(self, key)}")
@@ -112,15 +115,23 @@ class Method:
     options: dict[str, Any] = field(default_factory=dict)  # the preset's own parameters
     budget_bits: int = 0
     whole_model: bool = False  # topk(ratio), up or down, keeps that share of the whole model, not of every tensor
+    rules: dict[str, str] = field(default_factory=dict)  # other specs than `up` for some tensors (perbit.rules)
 
     def __post_init__(self) -> None:
-        is_plain = not (self.whole_model and self.budget_bits)
-        _require(is_plain, "whole_model", "cannot be joined with budget_bits")
+        for key in ("whole_model", "rules"):
+            _require(not (getattr(self, key) and self.budget_bits), key, "cannot be joined with budget_bits")
+        _require(isinstance(self.rules, dict), "rules", 'must be a table, e.g. { "size:..20000" = "fp16" }')
+        for rule, spec in self.rules.items():
+            _require(isinstance(spec, str), "rules", f"must have a spec for {rule!r}, not {spec!r}")
         for key in ("up", "down", "small"):
             try:
                 self._plan(getattr(self, key) or "raw", self.budget_bits if key == "up" else 0)
             except PerbitError as error:
                 raise SettingsError(f"the spec {getattr(self, key)!r} cannot be used: {error}", key) from error
+        try:
+            self._uplink()
+        except PerbitError as error:
+            raise SettingsError(f"rules cannot be used: {error}", "rules") from error
         if self.whole_model:
             competes = any(has_share(codec(spec)) for spec in (self.up, self.down))
             _require(competes, "whole_model", f"needs a spec that begins with topk(ratio), and up is {self.up!r}")
@@ -129,7 +140,7 @@ class Method:
     @property
     def is_float32(self) -> bool:
         """Whether nothing is compressed on the way up: the yardstick of a comparison."""
-        return self.up == "raw" and self.small in ("", "raw")
+        return self.up == "raw" and not self.rules
 
     def make(self) -> Protocol:
         """The protocol."""
@@ -143,14 +154,17 @@ class Method:
             _require(key in known, key, f"is no parameter of {self.protocol}; it has {', '.join(known) or 'none'}")
             is_right = isinstance(value, str) == isinstance(known[key].default, str)
             _require(is_right, key, f"cannot be {value!r}; {self.protocol} takes {known[key].default!r} without it")
-        return preset.make(up=self._plan(self.up, self.budget_bits), down=self._plan(self.down), **self.options)
+        return preset.make(up=self._uplink(), down=self._plan(self.down), **self.options)
 
-    def _plan(self, spec: str, budget_bits: int = 0) -> Plan:
+    def _uplink(self) -> Plan:
+        return self._plan(self.up, self.budget_bits, self.rules)
+
+    def _plan(self, spec: str, budget_bits: int = 0, rules: Mapping[str, str] = MappingProxyType({})) -> Plan:
         if budget_bits:
             return BudgetPlan.of(spec, n_bits=budget_bits, small=self.small or None)
-        if not self.small:
-            return Plan.of(spec, small_below=0, flat_is_small=False, whole_model=self.whole_model)
-        return Plan.of(spec, small=self.small, whole_model=self.whole_model)
+        if not self.small or (spec == "raw" and not rules):  # what is not compressed is exact, small tensors too
+            return Plan.of(spec, rules, small_below=0, flat_is_small=False, whole_model=self.whole_model)
+        return Plan.of(spec, rules, small=self.small, whole_model=self.whole_model)
 
 
 def _require(holds: bool, key: str, said: str) -> None:
