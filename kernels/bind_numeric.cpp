@@ -159,6 +159,21 @@ static void bind_hadamard(Floats x, uint64_t block, Array<float> out) {
     PERBIT_CALL(hadamard, in.data, in.size, block, to.data);
 }
 
+static void bind_match_patterns(Floats x, uint64_t length, Floats signs, Array<uint16_t> symbols, Array<float> agreement) {
+    const Span in(x);
+    const Span sign(signs);
+    const Span to(symbols);
+    const Span best(agreement);
+    require(std::has_single_bit(length) && 8 <= length && length <= LONGEST_PATTERN,
+            "the length of a pattern must be a power of two from 8 to 256");
+    require(in.size % length == 0 && sign.size % length == 0, "values and signs must be whole blocks");
+    require(1 <= sign.size && sign.size <= 1 << 15, "there must be 1 to 32768 signs");
+    require_same_length(in.size / length, to.size);
+    require_same_length(to.size, best.size);
+    nb::gil_scoped_release released;
+    PERBIT_CALL(match_patterns, in.data, in.size, length, sign.data, sign.size / length, to.data, best.data);
+}
+
 static void bind_axpy(Array<float> out, Floats values, float weight) {
     const Span to(out);
     const Span in(values);
@@ -236,6 +251,8 @@ void bind_numeric(nb::module_& m) {
     m.def("lowfloat", &bind_lowfloat, array("x"), nb::arg("scale"), nb::arg("exponent_bits"), nb::arg("mantissa_bits"),
           nb::arg("max_code"), array("out"));
     m.def("hadamard", &bind_hadamard, array("x"), nb::arg("block"), array("out"));
+    m.def("match_patterns", &bind_match_patterns, array("x"), nb::arg("length"), array("signs"), array("symbols"),
+          array("agreement"));
     m.def("axpy", &bind_axpy, array("out"), array("values"), nb::arg("weight"));
     m.def("to_half", &bind_to_half, array("x"), array("out"));
     m.def("from_half", &bind_from_half, nb::arg("data"), array("out"));

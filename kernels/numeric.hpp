@@ -14,6 +14,7 @@
 #include "lowfloat.hpp"
 #include "codebook.hpp"
 #include "pack.hpp"
+#include "patterns.hpp"
 #include "quantize.hpp"
 #include "random.hpp"
 #include "reduce.hpp"

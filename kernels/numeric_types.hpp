@@ -14,6 +14,8 @@ static_assert(std::endian::native == std::endian::little, "streams are little-en
 
 constexpr size_t HISTOGRAM_BINS = 2048;  // exponent and the top three mantissa bits
 
+constexpr size_t LONGEST_PATTERN = 256;
+
 struct Extent {
     float min, max;
     uint64_t n_nonfinite;

@@ -75,6 +75,7 @@ def test_negative_budgets_are_refused(arguments: tuple[int, int, int]) -> None:
         ("topk(0.1) | uniform(bits=?)", "bits", 1, 12),
         ("qsgd(15, bucket=?, norm=max)", "bucket", 0, 1000),
         ("threshold(?)", "level", 1e-6, 1e3),
+        ("patterns(256, ?)", "bits", 9, 16),
     ],
 )
 def test_the_open_parameter_and_its_range(text: str, parameter: str, low: float, high: float) -> None:

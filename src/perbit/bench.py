@@ -240,6 +240,8 @@ END_TO_END = (
     "qsgd(15) | rans",
     "topk(0.01) | qsgd(127) | rans",
     "topk(0.1) | fp16",
+    "patterns(32, 9)",
+    "patterns(64, 12)",
     "fp16",
 )
 

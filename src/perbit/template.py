@@ -16,6 +16,7 @@ _STEP = 1.0005  # neighbouring real numbers differ by this factor: sizes by less
 _DIGITS = 4  # significant digits of a real number: short to read, and short in the frame
 _MANY = 4096  # whole numbers in a range that are still tried one by one
 _WHOLE_DIGITS = 17
+_LATEST_START = 17  # a whole number starts below: patterns of 256 values need 9 bits
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Template:
         """The values the codec accepts for tensors of at most n values with magnitudes in this range."""
         name, is_whole = next(self._open())
         if is_whole:
-            low = next((value for value in range(3) if self._accepts(value)), None)
+            low = next((value for value in range(_LATEST_START) if self._accepts(value)), None)
             if low is None:
                 self.fill(1)  # raises the codec's own explanation
                 raise SpecError(f"no whole number fits {name} in {self.text!r}")

@@ -137,6 +137,11 @@ static void statistics(size_t n) {
     axpy(out, x, n, 0.5f);
     const size_t block = size_t(1) << below(std::bit_width(n));
     if (n) hadamard(x, n - n % block, block, out);
+    const size_t length = size_t(8) << below(6), turns = 1 + below(4), blocks = n / length;
+    Heap<float> signs(turns * length), agreement(blocks);
+    Heap<uint16_t> matched(blocks);
+    for (size_t i = 0; i < turns * length; i++) signs.data[i] = below(2) ? 1.f : -1.f;
+    match_patterns(x, blocks * length, length, signs.data.get(), turns, matched.data.get(), agreement.data.get());
 }
 
 static Heap<uint8_t> on_heap(const std::vector<uint8_t>& bytes) {

@@ -14,6 +14,7 @@ from perbit.families import (  # noqa: F401
     mwl2,
     natural,
     nuqsgd,
+    patterns,
     positions,
     qsgd,
     randk,

@@ -16,7 +16,7 @@ from perbit.families.modelled import FLOAT_MAX, NORMAL, Modelled, midpoints, mod
 from perbit.gennorm import table_levels
 from perbit.kernels import K
 from perbit.kernels.api import F32, Symbols
-from perbit.randomness import fold, hash32, splitmix64
+from perbit.randomness import fold, random_signs
 from perbit.registry import register
 from perbit.values import Dequantizer, Floats, Quantized, Shape, size
 
@@ -138,12 +138,9 @@ def _pieces(padded: int) -> Iterator[tuple[int, int, int]]:
             lo += block
 
 
-@lru_cache(maxsize=32)
 def _signs(seed: int, turn: int, block: int) -> F32:
-    """A random sign for each place in a block, by integer arithmetic: both ends agree."""
-    key = np.uint32(splitmix64(seed ^ (turn << 32)) & 0xFFFFFFFF)
-    bits = hash32(hash32(np.arange(block, dtype=np.uint32) ^ key) + key)
-    return np.where(bits >> np.uint32(31), np.float32(-1), np.float32(1))
+    """A random sign for each place in a block."""
+    return random_signs(seed ^ (turn << 32), block)
 
 
 def _quantize_blocks(x: F32, symbols: Symbols, levels: F32, seed: int) -> F32:

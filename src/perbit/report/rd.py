@@ -29,6 +29,8 @@ DEFAULT_SPECS = (
     "lloyd(?)",
     "lloyd(?) | rans",
     "mwl2(?, 2) | rans",
+    "patterns(16, ?)",
+    "patterns(64, ?)",
     "eden(?)",
     "qsgd(?) | rans",
     "nuqsgd(?) | rans",

@@ -7,6 +7,7 @@ from perbit.kernels.reference.gaps import gaps_decode, gaps_encode
 from perbit.kernels.reference.hadamard import hadamard
 from perbit.kernels.reference.half import from_half, to_half
 from perbit.kernels.reference.packing import golomb_decode, golomb_encode, pack, unpack
+from perbit.kernels.reference.patterns import match_patterns
 from perbit.kernels.reference.quantizers import (
     dequantize,
     dequantize_buckets,
@@ -42,6 +43,7 @@ __all__ = [
     "golomb_encode",
     "hadamard",
     "lowfloat",
+    "match_patterns",
     "moments",
     "pack",
     "quantize_codebook",
