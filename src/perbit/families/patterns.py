@@ -32,7 +32,7 @@ class Patterns(FloatCodec):
     """Vector quantization: a block of `length` values is sent as one of 2^bits patterns of signs, a group of 2048 values as its scale.
 
     The patterns are the rows of the Hadamard matrix, turned by as many random draws of signs as `bits` allows, new ones in every frame.
-    What is caught does not depend on the distribution, and what is missed looks random to the next frame's patterns: made for error feedback.
+    What is caught does not depend on the distribution, and what is missed looks random to the next frame's patterns.
     """
 
     length: int = 32
