@@ -65,6 +65,12 @@ def test_negative_budgets_are_refused(arguments: tuple[int, int, int]) -> None:
 # --- templates -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("text", ["patterns(?)", "fitpoly(bits=?)"])
+def test_a_parameter_that_takes_single_numbers_cannot_be_open(text: str) -> None:
+    with pytest.raises(SpecError, match="must be"):
+        Template(text).axis(1000)
+
+
 @pytest.mark.parametrize(
     ("text", "parameter", "low", "high"),
     [

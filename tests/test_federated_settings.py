@@ -69,6 +69,28 @@ def test_rules_that_cannot_be_used_are_named_by_line_and_key(rules: str, said: s
         config.parse(text, "my.toml")
 
 
+@pytest.mark.parametrize("down", ["raw", "raw()", " raw"])
+def test_small_tensors_of_a_raw_direction_are_exact_however_raw_is_written(down: str) -> None:
+    method = Method("x", "co3", "uniform(4) | rans", down, small="fp16")
+    assert str(method.make().downlink.channel.plan.codec_for("bias", (3,))) == "raw"
+
+
+def test_a_spec_for_small_tensors_that_nobody_uses_is_refused() -> None:
+    with pytest.raises(SettingsError, match="small is used nowhere"):
+        Method("x", small="fp16")
+
+
+def test_other_rules_or_another_order_are_another_run(tmp_path: Path) -> None:
+    first = {"1.weight": "fp16", "*": "uniform(8) | rans"}
+    again = dict(reversed(first.items()))
+    one, two = (run(SMALL, Method("x", rules=rules), 0, tmp_path, resume=True) for rules in (first, again))
+    assert one["bytes_up"] != two["bytes_up"]
+
+
+def test_topk_in_a_rule_may_compete_over_the_whole_model() -> None:
+    assert Method("x", rules={"*.weight": "topk(0.05)"}, whole_model=True).make()
+
+
 def test_rules_cannot_be_joined_with_a_budget() -> None:
     with pytest.raises(SettingsError, match="rules cannot be joined with budget_bits"):
         Method("x", up="topk(?) | fp16", budget_bits=1000, rules={"*": "fp16"})

@@ -95,7 +95,7 @@ def test_a_tensor_that_is_a_pattern_comes_back_exactly() -> None:
 @pytest.mark.parametrize(
     ("spec", "rate", "share"), [("patterns", 9 / 32, 0.25), ("patterns(16, 8)", 8 / 16, 0.40), ("patterns(64, 10)", 10 / 64, 0.15)]
 )  # fmt: skip
-def test_what_it_catches_whatever_the_distribution(spec: str, rate: float, share: float) -> None:
+def test_what_it_catches_of_normal_and_flatter_values(spec: str, rate: float, share: float) -> None:
     """R(D) of a normal source allows 1 - 4^-rate; we come to three quarters of it, at the stated rate and a byte for 2048 values."""
     n = 1 << 17
     flat = np.random.default_rng(1).uniform(-1, 1, n).astype(np.float32)
@@ -146,6 +146,15 @@ def test_new_patterns_in_every_frame_let_error_feedback_drain() -> None:
     assert energies[-1] < 0.01 * energies[0]
 
 
+def test_a_last_block_that_is_not_full_has_the_scale_of_its_own_values() -> None:
+    assert around(np.array([-7.0], np.float32), "patterns").tolist() == [-7]
+    x = normal(GROUP + 5)
+    pair = around(x, "patterns")[GROUP:], x[GROUP:]
+    assert float(np.abs(pair[0][0]) * 5) == pytest.approx(
+        float(np.abs(pair[0] @ pair[1]) / np.abs(pair[0][0])), rel=0.05
+    )
+
+
 def test_omega_is_below_one_so_error_feedback_needs_no_decay() -> None:
     worst = np.zeros(GROUP, np.float32)
     worst[7] = 1  # all energy of a group in one value
@@ -162,6 +171,8 @@ def test_omega_is_below_one_so_error_feedback_needs_no_decay() -> None:
         ("patterns(32, 17)", "bits must be 6 to 16"),
         ("patterns(32, 9.5)", "bits must be"),
         ("patterns(32, true)", "bits must be"),
+        ("patterns(8, 9)", "bits must be 4 to 8"),
+        ("patterns(32.0, 9)", "length must be one of 8"),
     ],
 )
 def test_parameters_that_make_no_sense(spec: str, said: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from perbit.commands.common import EXIT_OK, human_bytes, print_json
 from perbit.commands.compare import output_options
+from perbit.commands.plan import split_rule
 from perbit.commands.progress import Display
 from perbit.commands.workplace import workplace
 from perbit.errors import PerbitError
@@ -29,6 +30,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--small", default="", help="spec of biases and other small tensors (default: the same)")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a parameter of the protocol, e.g. decay=1"
+    )
+    parser.add_argument(
+        "--rule",
+        action="append",
+        default=[],
+        metavar="RULE=SPEC",
+        help='another spec for some tensors, e.g. "dims:4=fp16"',
     )
     parser.add_argument(
         "--whole-model",
@@ -56,7 +64,8 @@ def run(options: argparse.Namespace) -> int:
     task = task_of(options)
     parameters = dict(_parameter(text) for text in options.set)
     specs = (options.protocol, options.up, options.down, options.small)
-    method = Method("train", *specs, parameters, whole_model=options.whole_model)
+    rules = dict(map(split_rule, options.rule))
+    method = Method("train", *specs, parameters, whole_model=options.whole_model, rules=rules)
     check(config.Comparison("train", task, (method,), (options.seed,)))
     output = options.output or Path("perbit-runs") / "train"
     job = Job(task, method, options.seed, output, options.resume, None, options.dump_frames)

@@ -22,7 +22,7 @@ LENGTHS = (8, 16, 32, 64, 128, 256)
 MAX_BITS = 16
 GROUP = 2048  # values with one scale
 ZERO = 255  # the code of a scale of 0; code c < 255 is the largest scale times 2^(-c/8)
-_TOO_LARGE = 1e34  # sums of 256 values above it overflow: they are made smaller first
+_TOO_LARGE = 1e34  # sums of 256 values far above it overflow: they are made smaller first
 _SHRINK = np.float32(2**-12)
 
 
@@ -32,7 +32,7 @@ class Patterns(FloatCodec):
     """Vector quantization: a block of `length` values is sent as one of 2^bits patterns of signs, a group of 2048 values as its scale.
 
     The patterns are the rows of the Hadamard matrix, turned by as many random draws of signs as `bits` allows, new ones in every frame.
-    What is caught does not depend on the distribution, and what is missed looks random to the next frame's patterns.
+    It catches as much of flat values as of normal ones, less of heavy tails; what it misses looks random to the next frame's patterns.
     """
 
     length: int = 32
@@ -44,16 +44,15 @@ class Patterns(FloatCodec):
     gives = "coded"
 
     def __post_init__(self) -> None:
-        if self.length not in LENGTHS or isinstance(self.length, bool):
+        if type(self.length) is not int or self.length not in LENGTHS:
             raise ValueError(f"length must be one of {', '.join(map(str, LENGTHS))}, got {self.length!r}")
-        whole = isinstance(self.bits, int) and not isinstance(self.bits, bool)
-        fewest = self.length.bit_length()
-        if not whole or not fewest <= self.bits <= MAX_BITS:
-            raise ValueError(f"bits must be {fewest} to {MAX_BITS} for patterns of {self.length}, got {self.bits!r}")
+        fewest, most = self.length.bit_length(), min(MAX_BITS, self.length)
+        if type(self.bits) is not int or not fewest <= self.bits <= most:
+            raise ValueError(f"bits must be {fewest} to {most} for patterns of {self.length}, got {self.bits!r}")
 
     def omega(self, n: int) -> float:
         """A block's largest coefficient holds 1/length of its energy or more, and the worst group has all of it in one block."""
-        return 1 - 0.99 / min(GROUP, self.length * max(1, self._blocks(n)))
+        return 1 - 0.99 / min(GROUP, max(1, n))
 
     def encode(self, values: Floats, rest: Rest, out: Writer, key: int) -> None:
         seed = fold(key, 1) & 0xFFFFFFFF
@@ -70,7 +69,7 @@ class Patterns(FloatCodec):
 
         for _ in parallel.run(work, parallel.chunks(values.n)):
             pass
-        largest, codes = _code_scales(self._scales(agreement) / (float(_SHRINK) if shrink else 1.0))
+        largest, codes = _code_scales(self._scales(agreement, values.n) / (float(_SHRINK) if shrink else 1.0))
         out.section(seed.to_bytes(4, "little"), largest.astype("<f4").tobytes(), codes.tobytes())
         out.section(K.pack(symbols, self.bits))
 
@@ -100,12 +99,12 @@ class Patterns(FloatCodec):
         missing = -x.size % self.length
         return np.concatenate([x, np.zeros(missing, np.float32)]) if missing else x
 
-    def _scales(self, agreement: F32) -> NDArray[np.float64]:
-        """What each value of a group means: the mean of its blocks' agreements, per value. Added in order, on any machine."""
+    def _scales(self, agreement: F32, n: int) -> NDArray[np.float64]:
+        """What each value of a group means: the agreement of its blocks, per value. Added in order, on any machine."""
         rows = np.zeros((-(-agreement.size // self._group), self._group))
         rows.reshape(-1)[: agreement.size] = agreement
-        filled = np.minimum(self._group, agreement.size - self._group * np.arange(len(rows)))
-        means: NDArray[np.float64] = np.add.accumulate(rows, axis=1)[:, -1] / (filled * self.length)
+        values = np.minimum(GROUP, n - GROUP * np.arange(len(rows)))
+        means: NDArray[np.float64] = np.add.accumulate(rows, axis=1)[:, -1] / values
         return means
 
 
@@ -124,7 +123,7 @@ def _read_scales(side: memoryview, n_groups: int) -> tuple[int, F32]:
         raise DecodeError(f"patterns: {n_groups} groups need {8 + n_groups} bytes, got {len(side)}")
     largest = np.frombuffer(side[4:8], "<f4")[0]
     if not (np.isfinite(largest) and largest >= 0):
-        raise DecodeError("patterns: the largest scale is not a positive number")
+        raise DecodeError("patterns: the largest scale is negative or not finite")
     codes = np.frombuffer(side[8:], np.uint8)
     return int.from_bytes(side[:4], "little"), (float(largest) * _POWERS).astype(np.float32)[codes]
 

@@ -87,7 +87,7 @@ def _spec(row: Row) -> str:
     lines = [("up", method.up), *((f"up, {rule}", spec) for rule, spec in method.rules.items())]
     lines += [("down", method.down)] if method.down != "raw" else []
     shown = "".join(
-        f'<div class="spec"><span class="soft">{way}</span><code>{escape(spec)}</code>'
+        f'<div class="spec"><span class="soft">{escape(way)}</span><code>{escape(spec)}</code>'
         f'<button type="button" data-copy="{escape(spec)}">copy</button></div>'
         for way, spec in lines
     )

@@ -78,7 +78,7 @@ def restore(path: Path, about: dict[str, Any], *types: type) -> Any:
         content = json.loads(arrays.pop("json").tobytes())
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise FileError(f"cannot read the checkpoint {path}: {error}") from error
-    if content["about"] != json.loads(json.dumps(about)):
+    if json.dumps(content["about"]) != json.dumps(about):  # as text: the order of rules counts
         raise FileError(f"{path} is a checkpoint of another run; use other options, another --output, or no --resume")
     known = {cls.__name__: cls for cls in (*PROTOCOL_TYPES, *types)}
     return _Unpacker(content["objects"], arrays, known).unpack(content["root"])

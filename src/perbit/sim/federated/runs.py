@@ -194,7 +194,10 @@ def _finished(folder: Path, about: dict[str, Any]) -> Outcome | None:
         known: Outcome = json.loads((folder / "result.json").read_text())
     except (OSError, ValueError):
         return None
-    return known if all(known.get(key) == value for key, value in json.loads(json.dumps(about)).items()) else None
+    is_same = all(
+        json.dumps(known.get(key)) == json.dumps(value) for key, value in about.items()
+    )  # rules have an order
+    return known if is_same else None
 
 
 def _forget(*paths: Path) -> None:

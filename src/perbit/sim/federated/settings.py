@@ -13,6 +13,7 @@ from typing import Any, Literal
 from perbit import presets
 from perbit.budget import BudgetPlan
 from perbit.errors import PerbitError
+from perbit.families.formats import Raw
 from perbit.families.whole import has_share
 from perbit.plan import Plan, codec
 from perbit.protocol import Protocol
@@ -115,12 +116,14 @@ class Method:
     options: dict[str, Any] = field(default_factory=dict)  # the preset's own parameters
     budget_bits: int = 0
     whole_model: bool = False  # topk(ratio), up or down, keeps that share of the whole model, not of every tensor
-    rules: dict[str, str] = field(default_factory=dict)  # other specs than `up` for some tensors (perbit.rules)
+    rules: dict[str, str] = field(
+        default_factory=dict
+    )  # up, before `up` and `small`: specs of some tensors (perbit.rules), the first match wins
 
     def __post_init__(self) -> None:
         for key in ("whole_model", "rules"):
             _require(not (getattr(self, key) and self.budget_bits), key, "cannot be joined with budget_bits")
-        _require(isinstance(self.rules, dict), "rules", 'must be a table, e.g. { "size:..20000" = "fp16" }')
+        _require(isinstance(self.rules, dict), "rules", 'must be a table, e.g. { "size:1024..20000" = "fp16" }')
         for rule, spec in self.rules.items():
             _require(isinstance(spec, str), "rules", f"must have a spec for {rule!r}, not {spec!r}")
         for key in ("up", "down", "small"):
@@ -133,14 +136,16 @@ class Method:
         except PerbitError as error:
             raise SettingsError(f"rules cannot be used: {error}", "rules") from error
         if self.whole_model:
-            competes = any(has_share(codec(spec)) for spec in (self.up, self.down))
+            competes = any(has_share(codec(spec)) for spec in (self.up, self.down, *self.rules.values()))
             _require(competes, "whole_model", f"needs a spec that begins with topk(ratio), and up is {self.up!r}")
+        is_used = not (_is_raw(self.up) and _is_raw(self.down)) or self.rules
+        _require(not self.small or bool(is_used), "small", "is used nowhere: up and down are raw")
         self.make()
 
     @property
     def is_float32(self) -> bool:
         """Whether nothing is compressed on the way up: the yardstick of a comparison."""
-        return self.up == "raw" and not self.rules
+        return _is_raw(self.up) and not self.rules
 
     def make(self) -> Protocol:
         """The protocol."""
@@ -162,9 +167,13 @@ class Method:
     def _plan(self, spec: str, budget_bits: int = 0, rules: Mapping[str, str] = MappingProxyType({})) -> Plan:
         if budget_bits:
             return BudgetPlan.of(spec, n_bits=budget_bits, small=self.small or None)
-        if not self.small or (spec == "raw" and not rules):  # what is not compressed is exact, small tensors too
+        if not self.small or (_is_raw(spec) and not rules):  # what is not compressed is exact, small tensors too
             return Plan.of(spec, rules, small_below=0, flat_is_small=False, whole_model=self.whole_model)
         return Plan.of(spec, rules, small=self.small, whole_model=self.whole_model)
+
+
+def _is_raw(spec: str) -> bool:
+    return "?" not in spec and codec(spec) == Raw()
 
 
 def _require(holds: bool, key: str, said: str) -> None:
