@@ -88,7 +88,7 @@ class Template:
         name, is_whole = next(self._open())
         if is_whole:
             low = next((value for value in range(_LATEST_START) if self._accepts(value)), None)
-            if low is not None and low > 2 and not self._accepts(low + 1):
+            if low is not None and not self._accepts(low + 1):
                 low = None  # single numbers, such as powers of two, not a range
             if low is None:
                 self.fill(1)  # raises the codec's own explanation

@@ -194,9 +194,7 @@ def _finished(folder: Path, about: dict[str, Any]) -> Outcome | None:
         known: Outcome = json.loads((folder / "result.json").read_text())
     except (OSError, ValueError):
         return None
-    is_same = all(
-        json.dumps(known.get(key)) == json.dumps(value) for key, value in about.items()
-    )  # rules have an order
+    is_same = all(json.dumps(known.get(key)) == json.dumps(value) for key, value in about.items())  # in order: rules
     return known if is_same else None
 
 

@@ -116,9 +116,7 @@ class Method:
     options: dict[str, Any] = field(default_factory=dict)  # the preset's own parameters
     budget_bits: int = 0
     whole_model: bool = False  # topk(ratio), up or down, keeps that share of the whole model, not of every tensor
-    rules: dict[str, str] = field(
-        default_factory=dict
-    )  # up, before `up` and `small`: specs of some tensors (perbit.rules), the first match wins
+    rules: dict[str, str] = field(default_factory=dict)  # specs up of some tensors (perbit.rules); the first match wins
 
     def __post_init__(self) -> None:
         for key in ("whole_model", "rules"):
