@@ -15,6 +15,7 @@
 #include "codebook.hpp"
 #include "pack.hpp"
 #include "patterns.hpp"
+#include "products.hpp"
 #include "quantize.hpp"
 #include "random.hpp"
 #include "reduce.hpp"

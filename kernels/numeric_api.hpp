@@ -35,6 +35,7 @@ void dequantize_buckets(const S* symbols, size_t n, const float* table, size_t s
 void hadamard(const float* x, size_t n, size_t block, float* out);
 void match_patterns(const float* x, size_t n, size_t length, const float* signs, size_t turns, uint16_t* symbols,
                     float* agreement);
+void multiply_pairs(const float* pairs, size_t count, size_t rows, size_t columns, float* out);
 
 void top_k(const float* x, size_t n, size_t k, uint32_t* out);
 Selection select_above(const float* x, size_t n, float threshold);

@@ -14,7 +14,7 @@ from perbit import kernels, registry
 from perbit.codec import Codec
 
 CASES = make.cases()
-FOREIGN = ("deflate", "zstd")  # their bytes belong to zlib and libzstd, which may improve
+FOREIGN = ("deflate", "zstd", "lowrank")  # their bytes belong to zlib, libzstd and LAPACK, which may improve
 
 
 @pytest.fixture(params=kernels.available())

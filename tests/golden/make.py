@@ -67,7 +67,7 @@ EXTRA = {
     ),
     "empty": (
         "raw", "topk(0.05) | fp16", "uniform(4) | rans", "qsgd(1) | rans", "fp(2, 1) | rans", "eden(1)",
-        "fitpoly", "fitdexp", "sketchml", "threelc", "patterns",
+        "fitpoly", "fitdexp", "sketchml", "threelc", "patterns", "lowrank",
     ),
     "scalar": ("raw", "topk(k=3)", "uniform(4) | huffman"),
     "zeros": (

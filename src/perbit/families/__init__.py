@@ -11,6 +11,7 @@ from perbit.families import (  # noqa: F401
     fp,
     gapcodes,
     general,
+    lowrank,
     mwl2,
     natural,
     nuqsgd,

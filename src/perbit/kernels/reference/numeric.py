@@ -8,6 +8,7 @@ from perbit.kernels.reference.hadamard import hadamard
 from perbit.kernels.reference.half import from_half, to_half
 from perbit.kernels.reference.packing import golomb_decode, golomb_encode, pack, unpack
 from perbit.kernels.reference.patterns import match_patterns
+from perbit.kernels.reference.products import multiply_pairs
 from perbit.kernels.reference.quantizers import (
     dequantize,
     dequantize_buckets,
@@ -45,6 +46,7 @@ __all__ = [
     "lowfloat",
     "match_patterns",
     "moments",
+    "multiply_pairs",
     "pack",
     "quantize_codebook",
     "quantize_codebook_random",

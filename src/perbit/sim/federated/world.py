@@ -44,8 +44,10 @@ class World:
 def build(task: Task, seed: int) -> World:
     """Data, partition and first model for this seed. Torch computes with one thread: the same sums in the same order."""
     import torch
+    from threadpoolctl import threadpool_limits
 
     torch.set_num_threads(1)
+    threadpool_limits(1)  # numpy's linear algebra: runs side by side would wait for each other's threads
     data = _data(task.data, task.train_samples, task.test_samples)
     parts = partition(task.partition, data.train, task.clients, seed)
     network = seeded(task.model, data, seed)

@@ -1,0 +1,30 @@
+// The matrix that pairs of vectors stand for: what a low-rank codec decodes.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+namespace perbit::PERBIT_ARCH {
+
+// Sums are made in double, pair after pair, for a stretch of columns that stays in the cache.
+void multiply_pairs(const float* pairs, size_t count, size_t rows, size_t columns, float* out) {
+    constexpr size_t STRETCH = 256;
+    constexpr double most = std::numeric_limits<float>::max();
+    double sums[STRETCH];
+    for (size_t begin = 0; begin < columns; begin += STRETCH) {
+        const size_t width = std::min(STRETCH, columns - begin);
+        for (size_t row = 0; row < rows; row++) {
+            std::fill(sums, sums + width, 0.0);
+            const float* left = pairs;
+            for (size_t pair = 0; pair < count; pair++, left += rows + columns) {
+                const double factor = left[row];
+                const float* right = left + rows + begin;
+                for (size_t i = 0; i < width; i++) sums[i] += factor * right[i];
+            }
+            float* to = out + row * columns + begin;
+            for (size_t i = 0; i < width; i++) to[i] = float(sums[i] > most ? most : sums[i] < -most ? -most : sums[i]);
+        }
+    }
+}
+
+}  // namespace perbit::PERBIT_ARCH

@@ -1,0 +1,23 @@
+"""The matrix that pairs of vectors stand for, in numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perbit.kernels.api import F32
+from perbit.kernels.reference.checks import require
+
+MOST = float(np.finfo(np.float32).max)
+PIECE = 1 << 20  # values that are summed at a time
+
+
+def multiply_pairs(pairs: F32, rows: int, columns: int, out: F32) -> None:
+    require(rows >= 1 and columns >= 1 and out.size == rows * columns, "the output must have rows times columns values")
+    require(pairs.size % (rows + columns) == 0, "pairs must be whole")
+    each = pairs.astype(np.float64).reshape(-1, rows + columns)
+    step = max(1, PIECE // columns)
+    for lo in range(0, rows, step):
+        total = np.zeros((min(step, rows - lo), columns))
+        for pair in each:
+            total += pair[lo : min(lo + step, rows), None] * pair[rows:]
+        out.reshape(rows, columns)[lo : lo + step] = np.clip(total, -MOST, MOST)
