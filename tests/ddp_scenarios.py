@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -287,9 +287,31 @@ def overlap(path: str) -> bool:
     return True
 
 
+def hanging(path: str, steps_before: int, timeout: timedelta | None = None) -> str | None:
+    """Rank 1 hangs after so many steps."""
+    with coded(SHAPES, "topk(0.1)", timeout=timeout) as (model, _):
+        for step in range(steps_before):
+            model(normal(SHAPES, step)).backward()
+        return error_while_rank_1_hangs(path, lambda: model(normal(SHAPES, steps_before)).backward())
+
+
+def error_while_rank_1_hangs(path: str, step: Callable[[], Any]) -> str | None:
+    """What rank 0 raises in a step that rank 1 begins only when rank 0 has given up, or has waited far too long."""
+    store = dist.FileStore(path, 2)
+    if dist.get_rank() == 0:
+        error = error_of(step)
+        store.set("rank 0 gave up", "yes")
+        return error and str(error)
+    try:
+        store.wait(["rank 0 gave up"], timedelta(seconds=45))
+    except RuntimeError:
+        step()
+    return None
+
+
 def gathered_lengths(lengths: list[list[int]]) -> bool:
     """Messages of all these lengths come through whole, whatever came before; `lengths[call][rank]`."""
-    from perbit.engines.bytegroup import ByteGroup, own_group
+    from perbit.engines.collective.bytegroup import ByteGroup, own_group
 
     group = ByteGroup(own_group(None))
     for call in lengths:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import shutil
@@ -16,6 +17,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from perbit.session import ClientSession
 
 BIN = Path(sys.executable).parent
 EXAMPLE = Path(__file__).parents[1] / "examples" / "flower"
@@ -201,8 +204,20 @@ class Cluster:
         new.write_text("\n".join(orders))
         new.rename(self.folder / "gate" / f"go-{server_round}")
 
-    def wait_for_gate(self, server_round: int) -> None:
-        wait_until((self.folder / "gate" / f"ready-{server_round}").exists, f"round {server_round} is reached")
+    def wait_for_gate(self, server_round: int, seconds: float = 240) -> dict[str, str]:
+        """The digests of what the server thinks its nodes hold."""
+        ready = self.folder / "gate" / f"ready-{server_round}"
+        wait_until(ready.exists, f"round {server_round} is reached", seconds)
+        digests: dict[str, str] = json.loads(ready.read_text())
+        return digests
+
+    def held(self) -> dict[str, str]:
+        """The digests of what the nodes hold, by their numbers; their folders are named RUN-NODE."""
+        folders = (self.folder / "state").iterdir()
+        return {path.name.split("-")[1]: (ClientSession(path).digest or b"").hex() for path in folders}
+
+    def wait_for_the_end(self) -> None:
+        wait_until(lambda: not list((self.folder / "state").iterdir()), "the nodes have deleted their state")
 
     def make_certificates(self, prefix: str) -> None:
         """An authority and a certificate for 127.0.0.1."""

@@ -1,11 +1,13 @@
 """A ServerApp for tests: the example's, with a gate before each round, and hands that meddle with answers on the way.
 
-It is copied into the example as digits_app/gated_app.py. The gate is a folder: `ready-N` appears before round N, which waits
-for `go-N`. If `go-N` says "replay 7", node 7's answer in that round is replaced by its first one; "tamper 7" damages it.
+It is copied into the example as digits_app/gated_app.py. The gate is a folder: `ready-N` appears before round N, with the digests of
+what the server thinks its nodes hold, and the round waits for `go-N`; the last gate is after the last round. If `go-N` says "replay 7",
+node 7's answer in that round is replaced by its first one; "tamper 7" damages it.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import time
@@ -27,15 +29,26 @@ first_answers: dict[int, Any] = {}
 class GatedFedAvg(FedAvg):  # type: ignore[misc]
     """FedAvg that waits for the test."""
 
-    def configure_train(self, server_round: int, *args: Any, **kwargs: Any) -> Any:
-        (GATE / f"ready-{server_round}").touch()
-        while not (go := GATE / f"go-{server_round}").exists():
-            time.sleep(0.05)
+    def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
         orders.clear()
-        for line in go.read_text().splitlines():
-            order, node = line.split()
-            orders[int(node)] = order
-        return super().configure_train(server_round, *args, **kwargs)
+        orders.update(wait_at_gate(server_round, grid))
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def start(self, grid: Any, *args: Any, **kwargs: Any) -> Any:
+        result = super().start(grid, *args, **kwargs)
+        wait_at_gate(kwargs["num_rounds"] + 1, grid)
+        return result
+
+
+def wait_at_gate(number: int, grid: Any) -> dict[int, str]:
+    """What the test orders for each node."""
+    digests = {node: (grid.session.digest(node) or b"").hex() for node in grid.get_node_ids()}
+    new = GATE / "reached"
+    new.write_text(json.dumps(digests))
+    new.rename(GATE / f"ready-{number}")
+    while not (go := GATE / f"go-{number}").exists():
+        time.sleep(0.05)
+    return {int(node): order for order, node in map(str.split, go.read_text().splitlines())}
 
 
 def meddled(reply: Message) -> Message:

@@ -53,13 +53,20 @@ def app_of(*mods: Any) -> ClientApp:
 
 
 class Network(Grid):
-    """Nodes in this process. Messages are copied on the way; `on_the_way` may change or lose (None) them."""
+    """Nodes in this process. Messages are copied on the way; `on_the_way` may change or lose (None) them.
 
-    def __init__(self, app: ClientApp, nodes: Iterable[int] = (1, 2)) -> None:
-        self.app = app
-        self.contexts = {node: Context(7, node, {}, RecordDict(), {}) for node in nodes}
+    `down_bytes` and `up_bytes` are the lengths of the frames that passed, -1 for messages without one.
+    """
+
+    def __init__(self, app: ClientApp, nodes: Iterable[int] = (1, 2), run_config: dict[str, Any] | None = None) -> None:
+        self.app, nodes = app, list(nodes)
+        self.contexts = {
+            node: Context(7, node, {"partition-id": i, "num-partitions": len(nodes)}, RecordDict(), run_config or {})
+            for i, node in enumerate(nodes)
+        }
         self.replies: dict[str, Message] = {}
         self.down_bytes: list[int] = []
+        self.up_bytes: list[int] = []
         self.on_the_way: Callable[[Message], Message | None] = lambda message: message
         self._ids = itertools.count()
 
@@ -68,13 +75,13 @@ class Network(Grid):
 
     def _push(self, message: Message) -> str:
         message.metadata.__dict__["_message_id"] = message_id = str(next(self._ids))
-        found = find_frame(message.content)
-        self.down_bytes.append(len(found.frame) if found else -1)
+        self.down_bytes.append(_frame_bytes(message))
         context = self.contexts[message.metadata.dst_node_id]
         try:
             reply = self.app(copy.deepcopy(message), context)
         except Exception as error:
             reply = Message(Error(code=2, reason=repr(error)), reply_to=message)
+        self.up_bytes.append(_frame_bytes(reply))
         if (arrived := self.on_the_way(copy.deepcopy(reply))) is not None:
             self.replies[message_id] = arrived
         return message_id
@@ -98,13 +105,20 @@ class Network(Grid):
         return self.pull_messages(self.push_messages(messages))
 
 
-@pytest.fixture(autouse=True)
-def _identity(monkeypatch: pytest.MonkeyPatch) -> None:
+def _frame_bytes(message: Message) -> int:
+    found = find_frame(message.content) if message.has_content() else None
+    return len(found.frame) if found else -1
+
+
+def identify() -> None:
     """Newer versions of Flower want to know who makes a message; a running app has been told."""
     if importlib.util.find_spec("flwr.supercore.task_identity"):
         identity = importlib.import_module("flwr.supercore.task_identity").TaskIdentity
         for name, value in (("_run_id", 7), ("_node_id", 99), ("_task_id", 1)):
-            monkeypatch.setattr(identity, name, value)
+            setattr(identity, name, value)
+
+
+identify()
 
 
 @pytest.fixture
@@ -125,6 +139,6 @@ def messages(*nodes: int, kind: str = "train", value: float = 0.0) -> list[Messa
 
 def assert_in_step(grid: CompressedGrid, folder: Path, nodes: Iterable[int] = (1, 2)) -> None:
     for node in nodes:
-        held = perbit.session.ClientSession(folder / f"7-{node}.npz").digest
+        held = perbit.session.ClientSession(folder / f"7-{node}").digest
         assert held is not None
         assert grid.session.digest(node) == held

@@ -12,8 +12,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from ddp_scenarios import error_of, network, tensors
+from ddp_scenarios import error_of, error_while_rank_1_hangs, network, tensors
 from perbit.engines import fsdp
+from perbit.plan import PlanLike
 from perbit.sim.data import load
 
 
@@ -86,63 +87,110 @@ def resume(spec: str) -> tuple[list[int], list[int]]:
 
 
 class Product(nn.Module):
-    """A model whose gradient is the value it is called with."""
+    """A model whose gradients are the values it is called with."""
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, **shapes: tuple[int, ...]) -> None:
         super().__init__()
-        self.w = nn.Parameter(torch.zeros(n))
+        for name, shape in shapes.items():
+            self.register_parameter(name, nn.Parameter(torch.zeros(shape)))
 
-    def forward(self, gradient: torch.Tensor) -> torch.Tensor:
-        return (self.w * gradient).sum()
+    def forward(self, gradients: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.stack([(getattr(self, name) * g).sum() for name, g in gradients.items()]).sum()
 
 
-def chosen(n: int, spec: str) -> tuple[nn.Module, fsdp.State]:
-    model = Product(n)
+SHAPES = {
+    "matrix": (101, 20),
+    "bias": (33,),
+    "other": (60, 40),
+}  # 101 and 33 rows are no multiple of the number of ranks
+
+
+def chosen(plan: PlanLike, **options: Any) -> tuple[nn.Module, fsdp.State]:
+    model = Product(**SHAPES)
     fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
-    return model, fsdp.compress(model, spec)
+    return model, fsdp.compress(model, plan, **options)
 
 
-def normal(n: int, step: int, rank: int) -> torch.Tensor:
-    return torch.randn(n, generator=torch.Generator().manual_seed(100 * step + rank))
+def normal(step: int, rank: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    return {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
 
 
-def whole_gradient(model: nn.Module) -> torch.Tensor:
-    gradient = next(model.parameters()).grad
-    assert isinstance(gradient, DTensor)
-    return gradient.full_tensor()
+def mean(step: int) -> dict[str, torch.Tensor]:
+    every = [normal(step, rank) for rank in range(dist.get_world_size())]
+    return {name: torch.stack([each[name] for each in every]).mean(0) for name in SHAPES}
 
 
-def conservation(spec: str, n: int = 1000) -> float:
-    """How far (all means that came back) + (what the memories hold) is from (all means that should have come)."""
-    world = dist.get_world_size()
-    model, state = chosen(n, spec)
-    came, meant = torch.zeros(n), torch.zeros(n)
+def whole_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
+    found = {name: parameter.grad for name, parameter in model.named_parameters()}
+    return {name: gradient.full_tensor() for name, gradient in found.items() if isinstance(gradient, DTensor)}
+
+
+def in_model(memory: Any, name: str) -> torch.Tensor:
+    """A memory, which holds shard after shard, in the order of the parameter; FSDP fills up the last shard."""
+    shape = SHAPES[name]
+    return torch.from_numpy(memory).clone().view(-1, *shape[1:])[: shape[0]]
+
+
+def conservation(spec: str) -> dict[str, float]:
+    """How far (all means that came back) + (what the memories hold) is from (all means that should have come), by parameter."""
+    model, state = chosen(spec)
+    came = {name: torch.zeros(shape) for name, shape in SHAPES.items()}
+    meant = {name: torch.zeros(shape) for name, shape in SHAPES.items()}
     for step in range(4):
         model.zero_grad()
-        model(normal(n, step, dist.get_rank())).backward()
-        came += whole_gradient(model)
-        meant += sum(normal(n, step, rank) for rank in range(world)) / world
-    (memory,) = state.memories.arrays.values()
-    kept = torch.from_numpy(memory).clone()
-    assert kept.count_nonzero() > 0
-    dist.all_reduce(kept)
-    return float((came + kept / world - meant).abs().max())
+        model(normal(step, dist.get_rank())).backward()
+        for name in SHAPES:
+            came[name] += whole_gradients(model)[name]
+            meant[name] += mean(step)[name]
+    assert sorted(state.memories.arrays) == ["matrix", "other"]  # the bias goes raw
+    for name, memory in state.memories.arrays.items():
+        kept = in_model(memory, name)
+        assert kept.count_nonzero() > 0
+        dist.all_reduce(kept)
+        came[name] += kept / dist.get_world_size()
+    return {name: float((came[name] - meant[name]).abs().max()) for name in SHAPES}
+
+
+def first_step(plan: PlanLike, used: list[str], zeros_for_others: bool = False) -> dict[str, float]:
+    """How far the gradient of each parameter that got one is from the mean over all ranks."""
+    model, _ = chosen(plan)
+    model.set_reduce_scatter_unused_params(zeros_for_others)
+    given = normal(0, dist.get_rank())
+    model({name: given[name] for name in used}).backward()
+    return {name: float((came - mean(0)[name]).abs().max()) for name, came in whole_gradients(model).items()}
+
+
+def frozen() -> list[str]:
+    """Which parameters get a gradient and a memory after another one was frozen."""
+    model, state = chosen("topk(0.01)")
+    model.other.requires_grad_(False)
+    model(normal(0, dist.get_rank())).backward()
+    return sorted({*whole_gradients(model), *state.memories.arrays})
 
 
 def nonfinite() -> list[bool]:
     """Whether each of three steps gave a finite gradient; rank 1 has a NaN in the second."""
-    model, _ = chosen(100, "topk(0.1)")
+    model, _ = chosen("topk(0.1)")
     finite = []
     for step in range(3):
         model.zero_grad()
-        gradient = normal(100, step, dist.get_rank())
+        given = normal(step, dist.get_rank())
         if step == 1 and dist.get_rank() == 1:
-            gradient[7] = float("nan")
-        model(gradient).backward()
-        whole = whole_gradient(model)
+            given["matrix"][7, 3] = float("nan")
+        model(given).backward()
+        whole = torch.cat([gradient.flatten() for gradient in whole_gradients(model).values()])
         assert bool(whole.isfinite().all()) or bool(whole.isnan().all())
         finite.append(bool(whole.isfinite().all()))
     return finite
+
+
+def hanging(path: str) -> str | None:
+    """Rank 1 hangs between its forward and its backward pass, where all that FSDP waits for are coded gradients."""
+    model, _ = chosen("topk(0.1)")
+    model(normal(0, 0)).backward()
+    loss = model(normal(1, 0))
+    return error_while_rank_1_hangs(path, loss.backward)
 
 
 def not_sharded() -> str:

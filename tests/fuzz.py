@@ -70,7 +70,7 @@ def insert(rng: random.Random, body: bytearray, corpus: list[bytes]) -> None:
 
 def insert_varint(rng: random.Random, body: bytearray, corpus: list[bytes]) -> None:
     """Replace a byte by a number of any size: counts, lengths, dimensions."""
-    from perbit.bits import varint
+    from perbit.coding.bits import varint
 
     at = rng.randrange(len(body))
     body[at : at + 1] = varint(rng.getrandbits(rng.choice((7, 8, 14, 16, 17, 31, 32, 33, 47, 62))))

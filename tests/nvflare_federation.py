@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from nvflare.fuel.utils import fobs
 
 from perbit.engines.nvflare import ClientInput, ClientOutput, ServerInput, ServerOutput
 from perbit.engines.nvflare.filters import _CLIENT, _SERVER, FRAME
+from perbit.engines.nvflare.sides import ServerSide
 
 flare_decomposers.register()
 numpy_decomposers.register()
@@ -81,8 +83,15 @@ class Site:
         self.engine, self.filters = engine, (data, result)
         self.tables = [{"train" + FilterKey.DELIMITER + way: [f]} for way, f in zip(ways, (data, result), strict=True)]
         self.ways = ways
+        self.fire(EventType.START_RUN)
+
+    def fire(self, event: str, **props: Any) -> None:
+        """An event of NVFlare, told to both filters."""
+        fl_ctx = self.engine.context()
+        for name, value in props.items():
+            fl_ctx.set_prop(name, value)
         for f in self.filters:
-            f.handle_event(EventType.START_RUN, engine.context())
+            f.handle_event(event, fl_ctx)
 
     def filtered(self, message: Shareable, which: int, peer: Engine) -> Shareable:
         fl_ctx, way = self.engine.context(peer), self.ways[which]
@@ -111,6 +120,20 @@ class Federation:
     def restart(self, name: str) -> None:
         self.clients[name] = self.start(name)
 
+    def state(self, name: str) -> Path:
+        """Where a client keeps its state."""
+        return self.folder / name / "perbit"
+
+    def lose_state(self, name: str) -> None:
+        """The client restarts, and its files are gone."""
+        shutil.rmtree(self.state(name))
+        self.restart(name)
+
+    @property
+    def side(self) -> ServerSide:
+        side: ServerSide = self.server.get(_SERVER)
+        return side
+
     @property
     def traffic(self) -> Any:
         return self.server.filters[0].traffic
@@ -129,6 +152,11 @@ class Federation:
     def up(self, name: str, message: Shareable) -> DXO:
         return from_shareable(self.server.filtered(make_copy(message), 1, self.clients[name].engine))
 
+    def failed(self, name: str) -> Shareable:
+        """The task of this client ended with an error."""
+        failed = self.clients[name].filtered(make_reply(ReturnCode.EXECUTION_EXCEPTION), 1, self.server.engine)
+        return self.server.filtered(failed, 1, self.clients[name].engine)
+
     def exchange(self, name: str, task: Shareable, step: Step) -> Tensors:
         got = self.up(name, self.answer(name, step(self.arrived(name, self.down(name, task)))))
         assert self.in_step(name)
@@ -136,7 +164,7 @@ class Federation:
 
     def in_step(self, name: str) -> bool:
         """Whether both ends hold the same, by their digests."""
-        digest = self.server.get(_SERVER).session.digest(name)
+        digest = self.side.session.digest(name)
         return digest is not None and digest == self.clients[name].get(_CLIENT).session.digest
 
 

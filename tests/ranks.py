@@ -6,6 +6,7 @@ import os
 import tempfile
 import traceback
 from collections.abc import Callable
+from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,12 @@ SECONDS = 120  # no scenario takes nearly as long: whoever waits longer waits fo
 
 
 class Ranks:
-    """`world` processes; `run` calls a function on all of them and gives their results in the order of ranks."""
+    """`world` processes; `run` calls a function on all of them and gives their results in the order of ranks.
 
-    def __init__(self, world: int) -> None:
+    `timeout`: how long their collectives wait for each other; None for torch's own.
+    """
+
+    def __init__(self, world: int, timeout: timedelta | None = None) -> None:
         self.folder = tempfile.TemporaryDirectory()
         context = mp.get_context("forkserver")  # torch is imported once, not once for each rank
         context.set_forkserver_preload(PRELOADED)
@@ -30,7 +34,7 @@ class Ranks:
         self.processes = []
         for rank in range(world):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, world, rendezvous, theirs), daemon=True)
+            process = context.Process(target=_serve, args=(rank, world, rendezvous, timeout, theirs), daemon=True)
             process.start()
             self.pipes.append(ours)
             self.processes.append(process)
@@ -59,10 +63,10 @@ class Ranks:
         self.folder.cleanup()
 
 
-def _serve(rank: int, world: int, rendezvous: str, pipe: Connection) -> None:
+def _serve(rank: int, world: int, rendezvous: str, timeout: timedelta | None, pipe: Connection) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=world)
+    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=world, timeout=timeout)
     while (task := pipe.recv()) is not None:
         function, arguments = task
         try:

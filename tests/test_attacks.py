@@ -110,7 +110,7 @@ def test_random_damage_is_refused_or_keeps_the_claimed_shape(data: st.DataObject
 
 @pytest.mark.parametrize("bad", [None, 5, "pbit", [1, 2], np.zeros(20, np.uint8)], ids=lambda x: type(x).__name__)
 def test_what_is_no_bytes_is_no_frame(bad: Any) -> None:
-    for reader in (perbit.decode, perbit.loads, perbit.inspect, perbit.wire.read_header):
+    for reader in (perbit.decode, perbit.loads, perbit.inspect, perbit.frame.wire.read_header):
         with pytest.raises(perbit.DecodeError, match="a frame is bytes"):
             reader(bad)
 
@@ -154,7 +154,7 @@ def test_expectations_are_checked_before_the_payload_is_touched() -> None:
 
 def test_limits_hold_for_everything_a_frame_can_be_read_by() -> None:
     frame = perbit.encode(TINY, "uniform(2)")
-    for reader in (read, perbit.inspect, perbit.wire.read_header):
+    for reader in (read, perbit.inspect, perbit.frame.wire.read_header):
         with pytest.raises(perbit.LimitError, match="claims 8 values"):
             reader(frame, max_values=7)
 

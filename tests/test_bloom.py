@@ -9,7 +9,7 @@ import pytest
 
 import perbit
 from perbit import kernels
-from perbit.families.bloom import Bloom
+from perbit.coding.families.bloom import Bloom
 from perbit.kernels import K
 from perbit.kernels.api import U32
 from perbit.kernels.reference.bloom import murmur3
@@ -153,8 +153,8 @@ def test_parameters_are_checked() -> None:
 
 def frame_with(section: bytes, count: int, n: int, policy: str, length: int | None = None) -> bytes:
     """A frame whose filter says what an attacker wants."""
-    from perbit.bits import varint
-    from perbit.wirespec import write_spec
+    from perbit.coding.bits import varint
+    from perbit.frame.wirespec import write_spec
 
     spec = write_spec(perbit.codec(f'topk(0.5, positions=bloom("{policy}"))'))
     head = b"pbit" + bytes([1, 0, 0, 1]) + varint(n) + spec

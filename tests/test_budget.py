@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 
 import perbit
-from perbit.budget import BudgetPlan, _search
 from perbit.channels import Direct, ErrorFeedback
 from perbit.errors import BudgetError, SpecError
-from perbit.plan import Plan
-from perbit.template import Template, whole_numbers
+from perbit.plan.budget import Budget, _search
+from perbit.plan.plan import Plan
+from perbit.plan.template import Template, whole_numbers
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def test_an_open_spec_is_no_codec_and_says_what_to_do(spec: str) -> None:
 @pytest.mark.parametrize("per_tensor", [False, True])
 @pytest.mark.parametrize("spec", ["topk(?) | fp16", "topk(?) | uniform(4) | rans", "topk(k=?) | qsgd(15) | rans"])
 def test_frames_fill_their_budget(model: dict[str, np.ndarray], spec: str, per_tensor: bool, n_bits: int) -> None:
-    found = perbit.fit_budget(model, spec, n_bits=n_bits, per_tensor=per_tensor)
+    found = perbit.fit_budget(model, spec, n_bits=n_bits, per_tensor=per_tensor, small="same")
     assert 0.99 * n_bits <= found.n_bits <= n_bits
     assert found.n_encodes <= 20
     assert perbit.dumps(model, found.plan, seed=found.seed) == found.frame
@@ -132,14 +132,14 @@ def test_frames_fill_their_budget(model: dict[str, np.ndarray], spec: str, per_t
 
 
 def test_what_is_to_be_pasted_makes_the_same_frame(model: dict[str, np.ndarray]) -> None:
-    for options in ({}, {"per_tensor": True}, {"small": "fp16"}, {"small": "raw", "per_tensor": True}):
+    for options in ({}, {"per_tensor": True}, {"small": "fp16"}, {"small": None, "rules": {"*bias": "fp16"}}):
         found = perbit.fit_budget(model, "topk(?) | fp16", n_bits=60_000, **options)
         pasted = eval(found.plan_text, {"Plan": Plan})
         assert perbit.dumps(model, pasted, seed=0) == found.frame, options
 
 
-def test_small_tensors_can_stay_exact(model: dict[str, np.ndarray]) -> None:
-    found = perbit.fit_budget(model, "topk(?) | fp16", n_bits=80_000, small="raw")
+def test_small_tensors_stay_exact(model: dict[str, np.ndarray]) -> None:
+    found = perbit.fit_budget(model, "topk(?) | fp16", n_bits=80_000)
     decoded = perbit.loads(found.frame)
     np.testing.assert_array_equal(decoded["fc.bias"], model["fc.bias"])
     assert np.count_nonzero(decoded["conv1.weight"]) < model["conv1.weight"].size
@@ -148,7 +148,7 @@ def test_small_tensors_can_stay_exact(model: dict[str, np.ndarray]) -> None:
 def test_a_common_threshold_beats_a_common_ratio(model: dict[str, np.ndarray]) -> None:
     errors = {}
     for per_tensor in (False, True):
-        found = perbit.fit_budget(model, "topk(?) | fp16", n_bits=40_000, per_tensor=per_tensor)
+        found = perbit.fit_budget(model, "topk(?) | fp16", n_bits=40_000, per_tensor=per_tensor, small=None)
         decoded = perbit.loads(found.frame)
         errors[per_tensor] = sum(float(((decoded[name] - x) ** 2).sum()) for name, x in model.items())
     assert errors[True] < 0.8 * errors[False]
@@ -159,11 +159,22 @@ def test_bytes_go_where_they_save_most(model: dict[str, np.ndarray], spec: str) 
     """Tensors of small scale get few bits, whatever their size."""
     errors = {}
     for per_tensor in (False, True):
-        found = perbit.fit_budget(model, spec, n_bits=150_000, per_tensor=per_tensor, at_least=0.7)
+        found = perbit.fit_budget(model, spec, n_bits=150_000, per_tensor=per_tensor, small=None, at_least=0.7)
         decoded = perbit.loads(found.frame)
         errors[per_tensor] = sum(float(((decoded[name] - x) ** 2).sum()) for name, x in model.items())
         assert perbit.dumps(model, found.plan, seed=0) == found.frame
     assert errors[True] < 0.5 * errors[False]
+
+
+def test_few_tensors_share_out_whole_numbers_in_small_steps(model: dict[str, np.ndarray]) -> None:
+    """Two tensors, up to 2047 levels: steps of a hundred levels would leave one of them with a single level."""
+    large = {name: model[name] for name in ("conv1.weight", "fc.weight")}
+    errors = {}
+    for per_tensor in (False, True):
+        found = perbit.fit_budget(large, "qsgd(?) | rans", n_bits=120_000, per_tensor=per_tensor, at_least=0.9)
+        decoded = perbit.loads(found.frame)
+        errors[per_tensor] = sum(float(((decoded[name] - x) ** 2).sum()) for name, x in large.items())
+    assert errors[True] < errors[False]
 
 
 def test_an_empty_model_has_nothing_to_share() -> None:
@@ -227,7 +238,7 @@ def test_every_message_of_a_channel_fills_its_budget(
     model: dict[str, np.ndarray], spec: str, small: str | None
 ) -> None:
     floats = {name: x for name, x in model.items() if name != "steps"}
-    channel = ErrorFeedback(Direct(BudgetPlan.of(spec, n_bits=60_000, small=small)), 1.0)
+    channel = ErrorFeedback(Direct(Budget.of(spec, n_bits=60_000, small=small)), 1.0)
     sender, receiver = channel.init(floats)
     for number in range(4):
         sent = channel.send({name: x * (1 + number) for name, x in floats.items()}, sender, seed=number)
@@ -238,7 +249,7 @@ def test_every_message_of_a_channel_fills_its_budget(
 
 
 def test_a_message_of_zeros_needs_less_than_its_budget() -> None:
-    channel = Direct(BudgetPlan.of("topk(?) | fp16", n_bits=8000))
+    channel = Direct(Budget.of("topk(?) | fp16", n_bits=8000))
     sender, receiver = channel.init({"w": (100, 100)})
     sent = channel.send({"w": np.zeros((100, 100))}, sender, seed=0)
     assert len(sent.frame) < 1000
@@ -248,9 +259,10 @@ def test_a_message_of_zeros_needs_less_than_its_budget() -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: BudgetPlan.of("topk(0.1)", n_bits=8000), "single '\\?'"),
-        (lambda: BudgetPlan.of("topk(?)", n_bits=64), "needs more than 64 bits"),
-        (lambda: BudgetPlan.of("topk(?)", n_bits=8000, rules={"a": "raw"}), "one '\\?', n_bits and small"),
+        (lambda: Budget.of("topk(0.1)", n_bits=8000), "single '\\?'"),
+        (lambda: Budget.of("topk(?)", n_bits=64), "needs more than 64 bits"),
+        (lambda: Budget.of(perbit.codec("topk(0.1)"), n_bits=8000), "one '\\?', got TopK"),
+        (lambda: Budget.of("topk(?)", rules={"a b": "raw"}, n_bits=8000), "2 name patterns"),
     ],
 )
 def test_budget_plans_that_make_no_sense(make: Any, said: str) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
 import numpy as np
 import pytest
 
 import perbit
 from perbit.channels import Channel, Direct, ErrorFeedback, Layout, Momentum, Shifted, State, Summed, Warmup, frames
 from perbit.channels.store import InMemory, OnDisk
-from perbit.plan import Plan
+from perbit.plan.plan import Plan
+from perbit.randomness import fold
 
 QSGD = "qsgd(1, bucket=0) | rans"
 CHANNELS: dict[str, Channel] = {
@@ -194,6 +199,118 @@ def test_warmup_changes_the_codec_by_number() -> None:
     assert kept == [50, 50, 50, 20, 20, 20, 5, 5]
 
 
+WRONG = {
+    "decay above 1": (
+        lambda: ErrorFeedback(Direct("raw"), decay=5),
+        "ErrorFeedback: decay must be .* from 0 to 1, got 5",
+    ),
+    "negative decay": (lambda: ErrorFeedback(Direct("raw"), decay=-1), "decay must be .* got -1"),
+    "decay nan": (lambda: ErrorFeedback(Direct("raw"), decay=float("nan")), "decay must be .* got nan"),
+    "decay in words": (lambda: ErrorFeedback(Direct("raw"), decay="much"), "decay must be .* got 'much'"),
+    "negative alpha": (lambda: Shifted(Direct("raw"), alpha=-3), "Shifted: alpha must be .* at most 1, got -3"),
+    "alpha 0": (lambda: Shifted(Direct("raw"), alpha=0.0), "alpha must be .* above 0 .* got 0.0"),
+    "alpha true": (lambda: Shifted(Direct("raw"), alpha=True), "alpha must be .* got True"),
+    "scale nan": (lambda: Summed(Direct("raw"), scale=float("nan")), "Summed: scale must be .* got nan"),
+    "scale 0": (lambda: Summed(Direct("raw"), scale=0), "scale must be .* above 0 .* got 0"),
+    "scale beyond float32": (lambda: Summed(Direct("raw"), scale=1e39), "scale must be .* float32 can hold, got 1e"),
+    "factor above 1": (lambda: Momentum(Direct("raw"), factor=2), "Momentum: factor must be .* below 1, got 2"),
+    "factor 1": (lambda: Momentum(Direct("raw"), factor=1.0), "factor must be .* below 1, got 1.0"),
+    "negative count": (lambda: Warmup(((-1, "raw"),), "raw"), r"Warmup: stages must be .* got \(\(-1, 'raw'\),\)"),
+    "half a frame": (lambda: Warmup(((0.5, "raw"),), "raw"), "stages must be pairs"),
+    "no pairs": (lambda: Warmup((3, "raw"), "raw"), "stages must be pairs"),
+    "no channel": (lambda: ErrorFeedback("topk(0.1)"), r"inner must be a channel such as Direct.* got 'topk\(0.1\)'"),
+    "no plan": (lambda: Direct(5), "a codec is given as a spec or as a Codec, got int"),
+    "no codec of floats": (lambda: Direct("rans"), "rans"),
+}
+
+
+@pytest.mark.parametrize(("make", "said"), WRONG.values(), ids=WRONG)
+def test_wrong_parameters_are_named(make: Callable[[], Channel], said: str) -> None:
+    with pytest.raises(perbit.SpecError, match=said):
+        make()
+
+
+def test_parameters_at_the_edge_are_allowed() -> None:
+    Warmup(((0, "raw"),), "raw")
+    for decay in (0, 1, 0.5, np.float32(0.5), None):
+        ErrorFeedback(Direct("raw"), decay)
+    for alpha in (1e-6, 1, np.float64(0.5), None):
+        Shifted(Direct("raw"), alpha)
+    Momentum(Summed(Direct("raw"), 3), 0)
+
+
+def test_a_memory_that_moves_by_all_that_was_sent_is_the_value_itself() -> None:
+    for channel in (Shifted(Direct("topk(0.1)")), Shifted(Direct("fp16"), 1)):
+        sender, receiver = channel.init(40)
+        sent = channel.send(make_input(sender.layout, 0), sender, seed=0)
+        value, receiver = channel.receive(sent.frame, receiver)
+        assert np.shares_memory(sent.value, sent.state.memory[0])
+        assert np.shares_memory(value, receiver.memory[0])
+        assert value.tobytes() == sent.state.memory[0].tobytes() == receiver.memory[0].tobytes()
+
+
+PLANS = {
+    "codec": perbit.codec,
+    "plan": Plan.of,
+    "rule": lambda spec: Plan.of("raw", rules=[("", spec)]),
+    "pipeline": lambda spec: perbit.codec(f"{spec} | rans"),
+}
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_a_frame_does_not_depend_on_what_ran_before(plan: Callable[[str], Any]) -> None:
+    """2 and 2.0 are equal, but they are written differently."""
+    x = np.arange(7, dtype=np.float32)
+    for spec in ("mwl2(2, 2)", "mwl2(2, 2.0)", "mwl2(2, 2)"):
+        channel = Direct(plan(spec), numbered=False)
+        assert channel.send(x, channel.init(7)[0], seed=1).frame == perbit.dumps({"": x}, plan(spec), seed=fold(1, 0))
+
+
+@dataclass(frozen=True)
+class Noisy(Direct):
+    """A channel that knows its ω; by accident, others compare equal."""
+
+    noise: float = field(default=0.0, compare=False)
+
+    def omega(self, layout: Layout) -> float:
+        return self.noise
+
+
+def test_default_rates_do_not_depend_on_what_ran_before() -> None:
+    layout = Layout.of(10)
+    assert [Shifted(Noisy("raw", noise=noise)).rate(layout) for noise in (1, 3, 1)] == [1 / 4, 1 / 8, 1 / 4]
+    assert [ErrorFeedback(Noisy("raw", noise=noise), None).gamma(layout) for noise in (1, 3)] == [1 / 2, 1 / 4]
+
+
+def test_frames_without_numbers_are_replayed_as_they_come() -> None:
+    channel = Direct("fp16", numbered=False)
+    sender, receiver = channel.init(4)
+    for round_ in range(3):
+        sent = []
+        for draw in range(2):
+            sent.append(channel.send(make_input(sender.layout, 2 * round_ + draw), sender, seed=0))
+            sender = sent[-1].state
+        value, receiver = channel.replay([s.frame for s in sent], receiver)
+        assert value.tobytes() == sent[-1].value.tobytes()
+    assert receiver.sequence == sender.sequence == 6
+
+
+def test_unaligned_and_foreign_arrays_are_carried_too() -> None:
+    channel = Direct("topk(0.5) | qsgd(7) | rans", numbered=False)
+    state = channel.init(9)[0]
+    x = np.arange(9, dtype=np.float32)
+    frame = channel.send(x, state, seed=3).frame
+    assert channel.send(unaligned(x), state, seed=3).frame == frame
+    assert channel.send(x.astype(">f4"), state, seed=3).frame == frame
+
+
+def unaligned(x: np.ndarray) -> np.ndarray:
+    """The same values at an odd address."""
+    room = np.zeros(x.nbytes + 1, np.uint8)
+    room[1:] = x.reshape(-1).view(np.uint8)
+    return room[1:].view(x.dtype).reshape(x.shape)
+
+
 def test_default_rates_come_from_the_codec() -> None:
     layout = Layout.of(100)
     assert Shifted(Direct("qsgd(1, bucket=0)")).rate(layout) == pytest.approx(1 / 22)
@@ -217,7 +334,7 @@ def test_channel_frames_are_those_of_dumps(spec: str, n: int, kind: str) -> None
         "huge": rng.uniform(-3e38, 3e38, n),
         "one": np.eye(1, n)[0],
     }[kind].astype(np.float32)
-    made = frames.template(perbit.codec(spec), Layout.of(n))
+    made = frames.blueprint(perbit.codec(spec), Layout.of(n))
     for seed in range(5):
         frame, value = frames.write(made, x, seed, 300, b"abcdefgh")
         assert frame == perbit.dumps({"": x}, spec, seed=seed, sequence=300, digest=b"abcdefgh")
@@ -235,7 +352,7 @@ def test_channel_frames_of_many_tensors_are_those_of_dumps() -> None:
     tensors = {f"layer.{i}.weight": rng.normal(size=(3, 1 + i % 5)).astype(np.float32) for i in range(60)}
     layout = Layout.of(tensors)
     for plan in (Plan.of("topk(0.3) | fp16", small="raw"), Plan.of("uniform(4) | rans", small_below=10, small="fp16")):
-        made = frames.template(plan, layout)
+        made = frames.blueprint(plan, layout)
         for number, digest in ((None, None), (5, b"abcdefgh")):
             frame, _ = frames.write(made, layout.flatten(tensors), 1, number, digest)
             assert frame == perbit.dumps(tensors, plan, seed=1, sequence=number, digest=digest)
@@ -295,7 +412,7 @@ def test_memories_on_disk_are_the_same(tmp_path) -> None:
     channel = CHANNELS["shifted feedback"]
     sender, receiver = channel.init(16)
     for first in (sender, receiver):
-        stores = [InMemory([first] * 3), OnDisk(tmp_path / f"{id(first)}.f32", first, 3)]
+        stores = [InMemory(first), OnDisk(tmp_path, first, cached=0)]
         sent = channel.send(np.ones(16, np.float32), sender, seed=0)
         changed = sent.state if first is sender else channel.receive(sent.frame, receiver)[1]
         stores = [store.put({1: changed}) for store in stores]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -118,11 +119,67 @@ def test_bfloat16_stays_itself_in_safetensors_and_becomes_float32_in_numpy_files
     assert perbit.loads(Path("again.pbit").read_bytes())["h"].dtype == half.dtype
 
 
-def test_a_plan_keeps_small_tensors_raw(capsys: pytest.CaptureFixture[str]) -> None:
+def specs_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, str]:
+    """What each tensor of m.safetensors gets."""
     save_file(MODEL, "m.safetensors")
-    json_of(capsys, "encode", "m.safetensors", "uniform(4) | rans", "--plan")
-    specs = {t["name"]: t["spec"] for t in json_of(capsys, "inspect", "m.pbit")["tensors"]}
+    json_of(capsys, "encode", "m.safetensors", *arguments, "--force")
+    return {t["name"]: t["spec"] for t in json_of(capsys, "inspect", "m.pbit")["tensors"]}
+
+
+@pytest.mark.parametrize("arguments", [[], ["--plan"]], ids=["default", "the old option"])
+def test_small_tensors_stay_raw(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    specs = specs_of(capsys, "uniform(4) | rans", *arguments)
     assert specs == {"w": "uniform(4) | rans", "file": "raw", "scalar": "raw", "steps": "raw", "mask": "raw"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--small", "fp16"], {"w": "fp8", "file": "fp16", "scalar": "fp16"}),
+        (["--small", "same"], {"w": "fp8", "file": "fp8", "scalar": "fp8"}),
+        (["--small-below", "2000"], {"w": "raw", "file": "raw", "scalar": "raw"}),
+        (["--small-below", "5", "--flat-too"], {"w": "fp8", "file": "fp8", "scalar": "raw"}),
+        (["--rule", "f*=bf16", "--rule", '"w"=fp16'], {"w": "fp16", "file": "bf16", "scalar": "raw"}),
+    ],
+)
+def test_encode_takes_the_options_of_plan_and_does_what_plan_shows(
+    arguments: list[str], expected: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = "fp(5, 2)"
+    wanted = {name: chosen.replace("fp8", spec) for name, chosen in expected.items()}
+    assert specs_of(capsys, spec, *arguments) == {**wanted, "steps": "raw", "mask": "raw"}
+    shown = json_of(capsys, "plan", "m.safetensors", spec, *arguments)
+    assert shown["n_bytes"] == Path("m.pbit").stat().st_size
+    assert {row["name"]: row["spec"] for row in shown["tensors"]} == {**wanted, "steps": "raw", "mask": "raw"}
+
+
+def test_encode_with_one_threshold_for_the_whole_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert specs_of(capsys, "topk(0.1) | fp16", "--whole-model")["w"].startswith("threshold(")
+
+
+def test_a_lone_array_is_coded_whatever_its_size_and_plan_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
+    np.save("bias.npy", X[0])
+    assert json_of(capsys, "encode", "bias.npy", "fp16")["spec"] == "fp16"
+    assert json_of(capsys, "inspect", "bias.pbit")["spec"] == "fp16"
+    shown = json_of(capsys, "plan", "bias.npy", "fp16")
+    assert [(row["name"], row["spec"]) for row in shown["tensors"]] == [("bias", "fp16")]
+    assert shown["n_bytes"] == Path("bias.pbit").stat().st_size
+
+
+def test_a_budget_takes_rules_and_a_spec_for_small_tensors(capsys: pytest.CaptureFixture[str]) -> None:
+    large = np.random.default_rng(1).laplace(size=(100, 100)).astype(np.float32)
+    np.savez("m.npz", **{"w": large, "b": X[0], "embed": X})
+    command = ["budget", "m.npz", "topk(?) | fp16", "--bytes", "6000", "-o", "m.pbit"]
+
+    def chosen(*arguments: str) -> dict[str, str]:
+        assert json_of(capsys, *command, *arguments)["n_bytes"] <= 6000
+        found = {t["name"]: t["spec"] for t in json_of(capsys, "inspect", "m.pbit")["tensors"]}
+        assert found.pop("w").startswith("topk(")
+        return found
+
+    assert chosen("--rule", "embed=bf16") == {"b": "raw", "embed": "bf16"}
+    assert chosen("--rule", "embed=bf16", "--small", "fp16") == {"b": "fp16", "embed": "bf16"}
+    assert all(spec.startswith("topk(") for spec in chosen("--small", "same").values())
 
 
 def test_json_is_for_programs(npy: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,7 +187,7 @@ def test_json_is_for_programs(npy: str, capsys: pytest.CaptureFixture[str]) -> N
     n_bytes = Path("x.pbit").stat().st_size
     assert (encoded["n_bytes"], encoded["input_bytes"], encoded["spec"]) == (n_bytes, X.nbytes, "topk(0.1) | fp16")
     assert json_of(capsys, "inspect", "x.pbit") == perbit.inspect(Path("x.pbit").read_bytes())
-    assert json_of(capsys, "decode", "x.pbit")["shapes"] == {"": [30, 40]}
+    assert json_of(capsys, "decode", "x.pbit", "-o", "y.npy")["shapes"] == {"": [30, 40]}
     listed = {row["name"]: row for row in json_of(capsys, "codecs")}
     assert listed["rans"]["takes"] == "symbols"
     assert json_of(capsys, "codecs", "topk")[0]["call"] == listed["topk"]["call"]
@@ -146,6 +203,18 @@ def test_inspect_for_people(npy: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert "w  float32 (30, 40)  fp16" in output_of(capsys, "inspect", "m.pbit")
 
 
+@pytest.mark.parametrize("command", ["inspect", "plan"])
+def test_a_name_cannot_command_the_terminal(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    model = {"\x1b[2J\x1b]0;gotcha\x07w\n  fake": X, "naïve λ": X}
+    np.savez("m.npz", **model)
+    Path("m.pbit").write_bytes(perbit.dumps(model, "fp16"))
+    arguments = ["inspect", "m.pbit"] if command == "inspect" else ["plan", "m.npz", "fp16"]
+    said = output_of(capsys, *arguments)
+    assert all(line.isprintable() for line in said.splitlines())
+    assert "\\x1b[2J\\x1b]0;gotcha\\x07w\\n  fake" in said
+    assert "naïve λ" in said
+
+
 def test_empty_arrays_and_messages(capsys: pytest.CaptureFixture[str]) -> None:
     np.save("e.npy", np.zeros((0, 3), np.float32))
     assert "bits a value" not in output_of(capsys, "encode", "e.npy", "uniform(4) | rans")
@@ -154,6 +223,7 @@ def test_empty_arrays_and_messages(capsys: pytest.CaptureFixture[str]) -> None:
     assert np.load("f.npy").shape == (0, 3)
     Path("none.pbit").write_bytes(perbit.dumps({}, "raw"))
     assert output_of(capsys, "decode", "none.pbit") == "none.npz: 0 tensors\n"
+    assert "message" in output_of(capsys, "inspect", "none.pbit")
 
 
 def test_bench_measures_and_writes_rows(capsys: pytest.CaptureFixture[str]) -> None:
@@ -236,6 +306,34 @@ def test_arrays_that_cannot_be_coded(capsys: pytest.CaptureFixture[str]) -> None
     assert "only raw" in complaint_of(capsys, "encode", "ints.npy", "fp16")
 
 
+def test_an_archive_with_a_and_a_npy_keeps_both_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    both = {"a": X, "a.npy": -X}
+    np.savez("m.npz", **both)
+    output_of(capsys, "encode", "m.npz", "raw")
+    assert same(perbit.loads(Path("m.pbit").read_bytes()), both)
+    assert "'a.npy'; choose another format" in complaint_of(capsys, "decode", "m.pbit", "-o", "back.npz")
+    output_of(capsys, "decode", "m.pbit", "-o", "back.safetensors")
+    assert same(load_file("back.safetensors"), both)
+    Path("alone.pbit").write_bytes(perbit.dumps({"a.npy": X}, "raw"))
+    output_of(capsys, "decode", "alone.pbit")
+    with np.load("alone.npz") as back:
+        assert same(dict(back), {"a.npy": X})
+
+
+def test_an_archive_with_two_tensors_of_one_name(capsys: pytest.CaptureFixture[str]) -> None:
+    with zipfile.ZipFile("m.npz", "w") as archive:
+        for member, value in (("a", X), ("a.npy", -X)):
+            with archive.open(member, "w") as file:
+                np.lib.format.write_array(file, value)
+    assert "two tensors called 'a'" in complaint_of(capsys, "encode", "m.npz", "raw")
+
+
+def test_an_archive_that_holds_other_files(capsys: pytest.CaptureFixture[str]) -> None:
+    with zipfile.ZipFile("m.npz", "w") as archive:
+        archive.writestr("readme.txt", "no array")
+    assert "m.npz" in complaint_of(capsys, "encode", "m.npz", "raw")
+
+
 @pytest.mark.parametrize(("name", "target"), [("a\0b", "m.npz"), ("__metadata__", "m.safetensors")])
 def test_names_a_format_cannot_hold(name: str, target: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("m.pbit").write_bytes(perbit.dumps({name: X}, "raw"))
@@ -250,6 +348,39 @@ def test_a_damaged_frame_and_a_limit(npy: str, capsys: pytest.CaptureFixture[str
     Path("x.pbit").write_bytes(Path("x.pbit").read_bytes()[:-1])
     for command in ("decode", "inspect"):
         assert "damaged" in complaint_of(capsys, command, "x.pbit")
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+def test_there_and_back_does_not_replace_the_original(suffix: str, capsys: pytest.CaptureFixture[str]) -> None:
+    original = Path(f"x{suffix}")
+    np.save("x.npy", X) if suffix == ".npy" else np.savez("x.npz", w=X)
+    before = original.read_bytes()
+    output_of(capsys, "encode", str(original), "uniform(2) | rans")
+    said = complaint_of(capsys, "decode", "x.pbit")
+    assert said == f"perbit: {original} exists already; choose another name with -o, or replace it with --force\n"
+    assert original.read_bytes() == before
+    output_of(capsys, "decode", "x.pbit", "--force")
+    assert original.read_bytes() != before
+
+
+def test_encode_replaces_neither_its_input_nor_another_file(capsys: pytest.CaptureFixture[str]) -> None:
+    save_file(MODEL, "m.safetensors")
+    before = Path("m.safetensors").read_bytes()
+    Path("m.pbit").write_text("precious")
+    Path("link").symlink_to("nowhere")
+    for output in (["-o", "m.safetensors"], ["-o", "./m.safetensors"], ["-o", "link"], []):
+        assert "exists already" in complaint_of(capsys, "encode", "m.safetensors", "raw", *output)
+    assert Path("m.safetensors").read_bytes() == before
+    assert Path("m.pbit").read_text() == "precious"
+    assert Path("link").is_symlink()
+    output_of(capsys, "encode", "m.safetensors", "raw", "--force")
+    assert same(perbit.loads(Path("m.pbit").read_bytes()), MODEL)
+
+
+def test_a_budget_replaces_its_frame(npy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for n_bytes in ("500", "1000"):
+        output_of(capsys, "budget", npy, "topk(?) | fp16", "--bytes", n_bytes, "-o", "x.pbit")
+    assert 990 <= Path("x.pbit").stat().st_size <= 1000
 
 
 def test_a_failed_run_leaves_files_as_they_were(npy: str, capsys: pytest.CaptureFixture[str]) -> None:

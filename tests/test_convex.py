@@ -13,17 +13,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perbit import cli, presets
+from perbit import cli
 from perbit.files import FileError
+from perbit.protocols import presets
 from perbit.sim.convex import Problem, Settings, checkpoint, load, prepare, run, synthetic
-from perbit.sim.convex.run import Progress
+from perbit.sim.convex.run import ConvexProgress
 
 LIBSVM = "+1 1:0.5 3:2\n-1 2:1 # a remark\n\n+1 1:1 2:-1 3:1\n-1 3:0.25\n"
 
 
 def test_gradients_are_the_derivatives() -> None:
     for kind in ("least_squares", "logistic"):
-        problem = synthetic(kind, n_workers=3, n_rows=8, n_features=4)
+        problem = synthetic(kind, n_clients=3, n_rows=8, n_features=4)
         w = np.random.default_rng(0).normal(size=4)
         gradient = problem.gradients(np.tile(w, (3, 1))).mean(0)
         for j in range(4):
@@ -37,7 +38,7 @@ def test_gradients_are_the_derivatives() -> None:
 
 def test_the_optimum_is_one() -> None:
     for kind in ("least_squares", "logistic"):
-        problem = synthetic(kind, n_workers=4, n_rows=50, n_features=5, noise=2.0)
+        problem = synthetic(kind, n_clients=4, n_rows=50, n_features=5, noise=2.0)
         best = np.tile(problem.optimum, (4, 1))
         assert np.abs(problem.gradients(best).mean(0)).max() < 1e-7
         assert problem.smoothness <= problem.smoothness_frobenius
@@ -52,10 +53,10 @@ def test_files_are_read(tmp_path: Path) -> None:
     archive = tmp_path / "set.npz"
     np.savez(archive, indptr=[0, 2, 3, 6, 7], indices=[0, 2, 1, 0, 1, 2, 2], data=x[x != 0], y=y, shape=x.shape)
     assert load(archive)[0].tolist() == x.tolist()
-    problem = prepare(x, y, "logistic", n_workers=2)
+    problem = prepare(x, y, "logistic", n_clients=2)
     assert problem.x.shape == (2, 2, 4)
     assert np.allclose(problem.x.reshape(-1, 4).mean(0), [1, 0, 0, 0])
-    split = prepare(x, y, "logistic", n_workers=2, heterogeneous=True)
+    split = prepare(x, y, "logistic", n_clients=2, heterogeneous=True)
     assert split.y.tolist() == [[-1, -1], [1, 1]]
     for bad in ("", "1 a:b\n"):
         text.write_text(bad)
@@ -66,7 +67,7 @@ def test_files_are_read(tmp_path: Path) -> None:
 
 
 def test_the_ledger_counts_real_bytes() -> None:
-    problem = synthetic(n_workers=3, n_features=6)
+    problem = synthetic(n_clients=3, n_features=6)
     ledger = run(problem, presets.sgd(), Settings(rounds=4, step=0.1))
     assert ledger.counts["bytes_up"].tolist()[:1] == [3 * 55]  # 24 bytes of values, 31 around them
     assert ledger.counts["bytes_down"][0] == 0  # everybody knows the first model
@@ -76,20 +77,20 @@ def test_the_ledger_counts_real_bytes() -> None:
 
 
 def test_a_diverging_run_ends_as_such() -> None:
-    problem = synthetic(n_workers=3, n_features=6)
-    ledger = run(problem, presets.model_difference(), Settings(rounds=400, step=1.0))
+    problem = synthetic(n_clients=3, n_features=6)
+    ledger = run(problem, presets.model_difference(presets.ONE_LEVEL, presets.ONE_LEVEL), Settings(rounds=400, step=1.0))
     assert ledger.excess[-1] > 1e10
     json.dumps(ledger.to_json(), allow_nan=False)
 
 
 @pytest.mark.parametrize("name", presets.PRESETS)
 def test_every_preset_resumes_to_the_same_bits(name: str, tmp_path: Path) -> None:
-    problem = synthetic(n_workers=3, n_rows=20, n_features=8, heterogeneous=True)
+    problem = synthetic(n_clients=3, n_rows=20, n_features=8, heterogeneous=True)
     settings = Settings(rounds=12, step=0.02, batch=4, participation=0.7, average=True)
     protocol = presets.PRESETS[name].make()
     path = tmp_path / "checkpoint.npz"
 
-    def keep(progress: Progress) -> None:
+    def keep(progress: ConvexProgress) -> None:
         if progress.done == 5:
             checkpoint.save(path, progress, {"run": 1})
 
@@ -102,7 +103,7 @@ def test_every_preset_resumes_to_the_same_bits(name: str, tmp_path: Path) -> Non
 
 def command(folder: Path, *more: str) -> list[str]:
     options = ["--algorithms", "diana,mcm", "--rounds", "400", "--batch", "4", "--features", "8", "--rows", "30"]
-    return [*options, "--workers", "4", "--output", str(folder), "--no-plot", *more]
+    return [*options, "--clients", "4", "--output", str(folder), "--no-plot", *more]
 
 
 def test_the_command_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,7 +112,7 @@ def test_the_command_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[st
         "sgd,mcm,rand_mcm",
         "--rounds",
         "30",
-        "--workers",
+        "--clients",
         "3",
         "--features",
         "5",
@@ -131,11 +132,11 @@ def test_the_command_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--algorithms", "nothing"], "there is no algorithm 'nothing'"),
+        (["--algorithms", "nothing"], "there is no protocol 'nothing'"),
         (["--data", "missing.txt"], "no such file"),
         (["--step", "fast"], "the step must be a number"),
         (["--up", "topk("], "expected"),
-        (["--workers", "0"], "must be at least 1"),
+        (["--clients", "0"], "must be at least 1"),
     ],
 )
 def test_mistakes_are_one_sentence(

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import perbit
-from perbit.bits import Reader, Writer
-from perbit.codec import as_pipeline
-from perbit.families import fitdexp, fitpoly
-from perbit.families.order import BLOCK, decode_order, encode_order, order_bytes, pack_words, unpack_words
+from perbit.coding.bits import Reader, Writer
+from perbit.coding.codec import as_pipeline
+from perbit.coding.families import fitdexp, fitpoly
+from perbit.coding.families.order import BLOCK, decode_order, encode_order, order_bytes, pack_words, unpack_words
 
 RNG = np.random.default_rng(11)
 HEAVY = (RNG.laplace(size=40_000) ** 3).astype(np.float32)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ddp_scenarios as scenarios
-from perbit import Plan
-from perbit.bits import Piece
-from perbit.codec import as_pipeline
-from perbit.engines.coding import cuts
+from perbit.coding.bits import Piece
+from perbit.coding.codec import Codec, as_pipeline
+from perbit.coding.families.formats import Raw
+from perbit.coding.spec import codec
+from perbit.coding.values import Shape, size
+from perbit.engines import fsdp
+from perbit.engines.collective.buckets import Bucket, BucketGradients, CodedParameter, ShardBucket
+from perbit.engines.collective.coding import cuts
+from perbit.engines.collective.feedback import Memories, decay
+from perbit.engines.collective.reduction import Gathered, Reduction, Sharded
 from perbit.engines.ddp import State
-from perbit.engines.feedback import Memories, decay
-from perbit.engines.reduction import Contents, Gathered, Job, Reduction, Sharded, Slot
-from perbit.plan import codec
+from perbit.errors import SpecError
+from perbit.plan import Budget, Chooser, Plan
 from ranks import Ranks
 
 
@@ -170,10 +176,35 @@ def test_messages_of_changing_lengths(two: Ranks, five: Ranks) -> None:
 
 
 def test_options_are_checked() -> None:
-    with pytest.raises(ValueError, match="whole_model needs all gradients at once"):
-        State(Plan.of("topk(0.01)", whole_model=True))
     with pytest.raises(ValueError, match="between 0 and 1"):
         State("topk(0.01)", error_feedback=1.5)
+    with pytest.raises(SpecError, match="got int"):
+        State(5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("plan", [Plan.of("topk(0.01)", whole_model=True), Budget.of("topk(?)", n_bits=80_000)])
+@pytest.mark.parametrize("state", [State, fsdp.State])
+def test_plans_that_need_the_whole_model_are_refused(state: type[State] | type[fsdp.State], plan: Chooser) -> None:
+    with pytest.raises(ValueError, match="a Budget or a plan with whole_model=True chooses codecs by the values"):
+        state(plan)
+
+
+def test_any_other_chooser_will_do() -> None:
+    @dataclass(frozen=True)
+    class Alternating(Chooser):
+        """A codec for every tensor with an even number of values."""
+
+        looks_at_values = False
+
+        def codec_for(self, name: str, shape: Shape, dtype: str = "float32") -> Codec:
+            return self.default if size(shape) % 2 == 0 else Raw()
+
+        def codecs(self, tensors: Mapping[str, Any], seed: int | None = 0) -> dict[str, Codec]:
+            return {name: self.codec_for(name, x.shape) for name, x in tensors.items()}
+
+    chooser = Alternating(codec("fp16"))
+    assert State(chooser).plan is chooser
+    assert fsdp.State(chooser).plan is chooser
 
 
 @pytest.mark.parametrize(
@@ -223,23 +254,25 @@ class MeetingGroup:
         return [b"" if rank == self.rank else seen[rank][self.rank] for rank in range(self.world)]
 
 
-def reduce_together(kind: type[Reduction], slots: tuple[Slot, ...], gradients: list[Any]) -> tuple[list[Any], list[Memories]]:  # fmt: skip
+def reduce_together(
+    kind: type[Reduction], parameters: tuple[CodedParameter, ...], values: list[Any]
+) -> tuple[list[Any], list[Memories]]:
     """One step of several ranks."""
-    meeting = Meeting(len(gradients))
-    memories = [Memories() for _ in gradients]
-    contents = Contents(slots)
-    jobs = [Job(contents, gradient.copy(), step=3, bucket=0) for gradient in gradients]
+    meeting = Meeting(len(values))
+    memories = [Memories() for _ in values]
+    bucket = Bucket(parameters)
+    gradients = [BucketGradients(bucket, mine.copy(), step=3, index=0) for mine in values]
 
     def work(rank: int) -> None:
         reduction = kind(meeting.groups[rank], memories[rank], seed=1)  # type: ignore[arg-type]
-        reduction.finish(jobs[rank], reduction.encode(jobs[rank]))
+        reduction.finish(gradients[rank], reduction.encode(gradients[rank]))
 
-    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(len(gradients))]
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(len(values))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return [job.values for job in jobs], memories
+    return [mean.values for mean in gradients], memories
 
 
 @settings(deadline=None, max_examples=30)
@@ -254,18 +287,32 @@ def test_every_rank_gets_the_same_mean_and_memories_hold_the_rest(
     kind: type[Reduction], spec: str, sizes: list[int], world: int, seed: int
 ) -> None:
     chosen, ends = as_pipeline(codec(spec)), np.cumsum([0, *sizes]).tolist()
-    slots = tuple(
-        Slot(f"p{i}", (n,), chosen, None if spec == "raw" else 1.0, ends[i], ends[i + 1]) for i, n in enumerate(sizes)
-    )
+    gamma = None if spec == "raw" else 1.0
+    parameters = tuple(CodedParameter(f"p{i}", (n,), chosen, gamma, ends[i], ends[i + 1]) for i, n in enumerate(sizes))
     gradients = [np.random.default_rng((seed, rank)).normal(size=ends[-1]).astype(np.float32) for rank in range(world)]
-    means, memories = reduce_together(kind, slots, gradients)
+    means, memories = reduce_together(kind, parameters, gradients)
     assert all(mean.tobytes() == means[0].tobytes() for mean in means)
     total = means[0].astype(np.float64)
-    for slot in slots:
+    for parameter in parameters:
         for rank, kept in enumerate(memories):
-            memory = kept.of(slot.name, slot.hi - slot.lo).astype(np.float64)
+            memory = kept.of(parameter.name, parameter.n).astype(np.float64)
             lo, hi = list(cuts(memory.size, world))[rank]
             if kind is Sharded:
                 memory[lo:hi] *= world
-            total[slot.lo : slot.hi] += memory / world
+            total[parameter.start : parameter.stop] += memory / world
     assert np.allclose(total, np.mean(gradients, axis=0), atol=1e-5)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=4), st.integers(1, 5))
+def test_pieces_cover_every_value_and_every_memory_once(sizes: list[int], pieces: int) -> None:
+    ends = np.cumsum([0, *sizes]).tolist()
+    raw = as_pipeline(codec("raw"))
+    parameters = tuple(CodedParameter(f"p{i}", (n,), raw, 1.0, ends[i], ends[i + 1]) for i, n in enumerate(sizes))
+    for bucket, n_values in ((Bucket(parameters), ends[-1]), (ShardBucket(parameters), pieces * ends[-1])):
+        values = [at for piece in range(pieces) for lo, hi in bucket.in_values(piece, pieces) for at in range(lo, hi)]
+        assert sorted(values) == list(range(n_values))
+        for index, parameter in enumerate(parameters):
+            bounds = [bucket.in_parameter(piece, pieces)[index] for piece in range(pieces)]
+            assert [at for lo, hi in bounds for at in range(lo, hi)] == list(
+                range(bucket.memory_size(parameter, pieces))
+            )

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perbit import kernels
-from perbit.families.tables import (
+from perbit.coding.families.tables import (
     best_table,
     huffman_lengths,
     normalise,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import perbit
-from perbit import registry
+from perbit.coding import registry
 from perbit.testing import laws
 
 TEXT = (Path(__file__).parent.parent / "docs/extending.md").read_text()
@@ -26,10 +26,10 @@ def offered(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     exec(re.findall(r"```python\n(.*?)```", TEXT, re.S)[0], namespace)
     entry = SimpleNamespace(load=lambda: namespace["Ternary"])
     monkeypatch.setattr(registry, "entry_points", lambda group: [entry] if group == "perbit.codecs" else [])
-    registry._load_all.cache_clear()
+    registry._load_offered.cache_clear()
     yield namespace["Ternary"]
     registry._by_name.pop("ternary_share", None)
-    registry._load_all.cache_clear()
+    registry._load_offered.cache_clear()
 
 
 def test_a_codec_from_an_entry_point_travels_by_name(offered: Any) -> None:
@@ -50,4 +50,4 @@ def test_the_documented_codec_obeys_the_laws(offered: Any, law: Any) -> None:
 
 def test_entry_points_are_read_from_the_documented_group() -> None:
     assert '[project.entry-points."perbit.codecs"]' in TEXT
-    assert EntryPoint("raw", "perbit.families.formats:Raw", "perbit.codecs").load().name == "raw"
+    assert EntryPoint("raw", "perbit.coding.families.formats:Raw", "perbit.codecs").load().name == "raw"

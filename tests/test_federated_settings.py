@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +22,8 @@ SMALL = Task(data="digits", model="mlp", clients=4, rounds=2, train_samples=160,
 
 
 def specs_of(folder: Path, direction: str) -> dict[str, str]:
-    frame = sorted((folder / "frames").glob(f"*{direction}.pbit"))[0]
+    """What each tensor of floats got in the last message; the first one down is the model itself."""
+    frame = sorted((folder / "frames").glob(f"*-{direction}-0.pbit"))[-1]
     return {tensor["name"]: tensor["spec"] for tensor in perbit.inspect(frame.read_bytes())["tensors"]}
 
 
@@ -91,9 +94,47 @@ def test_topk_in_a_rule_may_compete_over_the_whole_model() -> None:
     assert Method("x", rules={"*.weight": "topk(0.05)"}, whole_model=True).make()
 
 
-def test_rules_cannot_be_joined_with_a_budget() -> None:
-    with pytest.raises(SettingsError, match="rules cannot be joined with budget_bits"):
-        Method("x", up="topk(?) | fp16", budget_bits=1000, rules={"*": "fp16"})
+def test_rules_and_a_budget_go_together(tmp_path: Path) -> None:
+    method = Method("x", up="topk(?) | fp16", budget_bits=64_000, rules={"3.weight": "bf16"})
+    run(SMALL, method, 0, tmp_path, dump_frames=True)
+    specs = specs_of(tmp_path, "up")
+    assert specs.pop("1.weight").startswith("topk(")
+    assert specs == {"1.bias": "raw", "3.weight": "bf16", "3.bias": "raw"}
+    sizes = [path.stat().st_size for path in (tmp_path / "frames").glob("*-up-0.pbit")]
+    assert all(7500 <= size <= 8000 for size in sizes)
+
+
+def test_a_share_of_the_whole_model_and_a_budget_do_not() -> None:
+    with pytest.raises(SettingsError, match="whole_model cannot be joined with budget_bits"):
+        Method("x", up="topk(?) | fp16", budget_bits=64_000, whole_model=True)
+
+
+@pytest.mark.parametrize(
+    ("small", "expected"), [("raw", "raw"), ("fp16", "fp16"), ("same", "topk(0.01) | qsgd(15) | rans")]
+)
+def test_what_batch_norm_gets(tmp_path: Path, small: str, expected: str) -> None:
+    """Without a word a variance goes as it is; coded like the weights, it may fall below zero."""
+    options = {} if small == "raw" else {"small": small}
+    method = Method("x", "co3", "topk(0.01) | qsgd(15) | rans", **options)
+    run(replace(SMALL, model="cnn", rounds=1), method, 0, tmp_path, dump_frames=True)
+    specs = specs_of(tmp_path, "up")
+    assert specs.pop("2.running_var") == specs.pop("2.weight") == expected
+    assert specs["3.weight"] == "topk(0.01) | qsgd(15) | rans"
+
+
+@pytest.mark.parametrize("key", ["up", "down"])
+def test_same_is_a_word_for_small_tensors_only(key: str) -> None:
+    with pytest.raises(SettingsError, match="the spec 'same' cannot be used") as raised:
+        Method("x", **{key: "same"})
+    assert raised.value.key == key
+
+
+@pytest.mark.parametrize("name", [name for name in config.BUILT_IN if name != "demo"])
+def test_comparisons_with_committed_results_say_what_small_tensors_get(name: str) -> None:
+    """Their results were made with what the file says, whatever the default is."""
+    text = resources.files("perbit.sim.compare").joinpath("configs", f"{name}.toml").read_text("utf-8")
+    methods = tomllib.loads(text)["methods"]
+    assert all("small" in method for method in methods if "up" in method or "down" in method)
 
 
 @pytest.mark.parametrize("local_steps", [1, 0])

@@ -10,8 +10,9 @@ import pytest
 
 import perbit
 from golden import make
-from perbit import kernels, registry
-from perbit.codec import Codec
+from perbit import kernels
+from perbit.coding import registry
+from perbit.coding.codec import Codec
 
 CASES = make.cases()
 FOREIGN = ("deflate", "zstd", "lowrank")  # their bytes belong to zlib, libzstd and LAPACK, which may improve

@@ -7,9 +7,9 @@ import pytest
 
 import perbit
 from numeric_backends import SPECIAL, fails_on_all, filled, normal, on_all
+from perbit.coding.families.lowrank import MAX_RANK
+from perbit.coding.families.modelled import FLOAT_MAX
 from perbit.errors import DecodeError, SpecError
-from perbit.families.lowrank import MAX_RANK
-from perbit.families.modelled import FLOAT_MAX
 from perbit.kernels import K
 
 

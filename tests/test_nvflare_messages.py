@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 import perbit
-from perbit.session import ServerSession
+from perbit.protocols.downlinks import Versions
 
 pytest.importorskip("nvflare")
 
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.fl_constant import ReturnCode
-from nvflare.apis.shareable import make_copy, make_reply
+from nvflare.apis.shareable import make_copy
 
 from nvflare_federation import Federation, frame_of, model, over_the_wire, step_by, task_of
 from perbit.engines.nvflare import ServerOutput
-from perbit.engines.nvflare.filters import _SERVER, FRAME, TRAFFIC
+from perbit.engines.nvflare.filters import FRAME, TRAFFIC
 
 # --- rounds ------------------------------------------------------------------------------------------------------------
 
@@ -61,8 +61,8 @@ def test_the_model_is_coded_once_a_round_however_often_the_filter_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     federation, coded = Federation(tmp_path, 4), []
-    code = ServerSession._code
-    monkeypatch.setattr(ServerSession, "_code", lambda self, *args: coded.append(1) or code(self, *args))
+    code = Versions._step
+    monkeypatch.setattr(Versions, "_step", lambda self, *args: coded.append(1) or code(self, *args))
     for round_ in range(4):
         task = task_of(model(round_ + 0.123))
         frames = {name: federation.down(name, task) for name in federation.clients}
@@ -84,7 +84,7 @@ def test_clients_in_different_states_each_get_their_own_frame(tmp_path: Path) ->
         task = task_of(model(round_ / 3, round_))
         for name in present:
             assert federation.exchange(name, task, step_by(1.0))["steps"] == 2**60 + round_ + 1
-    digests = {federation.server.get(_SERVER).session.digest(name) for name in federation.clients}
+    digests = {federation.side.session.digest(name) for name in federation.clients}
     assert len(digests) == 2
     assert federation.traffic.n_resyncs == 0
 
@@ -96,7 +96,9 @@ def test_tasks_for_many_clients_at_the_same_time(tmp_path: Path) -> None:
         with ThreadPoolExecutor(8) as pool:
             done = list(pool.map(lambda name: federation.exchange(name, task, step_by(1.0)), federation.clients))  # noqa: B023
         assert len(done) == 8
-    assert federation.traffic.n_resyncs == federation.traffic.n_dropped == 0
+    traffic = federation.traffic
+    assert traffic.plain_down_bytes == traffic.plain_up_bytes == 3 * 8 * (40 * 50 * 4 + 5 * 8 + 8 + 2)
+    assert traffic.n_resyncs == traffic.n_dropped == traffic.n_stale == 0
 
 
 # --- what else NVFlare sends --------------------------------------------------------------------------------------------
@@ -118,6 +120,48 @@ def test_differences_come_back_as_differences(tmp_path: Path, protocol: str) -> 
         assert np.abs(sent["w"] + got.data["w"] - (start + change["w"])).max() < 1e-6
         assert (round_ == 0) == np.array_equal(sent["w"], received["w"])  # it went down coarsely
         assert federation.in_step("site-0")
+
+
+@pytest.mark.parametrize("kind", [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF])
+def test_results_of_some_tensors_are_coded_too(tmp_path: Path, kind: str) -> None:
+    """As personal layers and frozen backbones make them: the workflow gets these tensors, and only their bytes count."""
+    federation = Federation(tmp_path, 1, up="uniform(8) | rans")
+    way = np.linspace(0.5, 1, 2000, dtype=np.float32).reshape(40, 50)
+    for round_ in range(3):
+        before = perbit.session.Traffic(**vars(federation.traffic))
+        received = federation.arrived("site-0", federation.down("site-0", task_of(model(round_ / 3, round_))))
+        start = {"w": 0, "steps": 0} if kind == DataKind.WEIGHT_DIFF else received
+        answer = federation.answer("site-0", {"steps": start["steps"] + np.array(1), "w": start["w"] + way}, kind)
+        assert len(frame_of(answer)) < 40 * 50 * 4 / 3.5
+        got = federation.up("site-0", answer)
+        assert (got.data_kind, list(got.data)) == (kind, ["w", "steps"])
+        sent = 0 if kind == DataKind.WEIGHT_DIFF else model(round_ / 3)["w"]
+        assert np.abs(got.data["w"] - sent - way).max() < 0.01
+        assert got.data["steps"] == (1 if kind == DataKind.WEIGHT_DIFF else 2**60 + round_ + 1)
+        assert federation.traffic.plain_up_bytes - before.plain_up_bytes == 40 * 50 * 4 + 8
+        assert federation.in_step("site-0")
+    assert federation.traffic.n_dropped == 0
+
+
+def test_a_difference_of_truth_values_says_which_are_flipped(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, 1, up="raw")
+    received = federation.arrived("site-0", federation.down("site-0", task_of(model(1))))
+    change = {name: np.zeros_like(x) for name, x in received.items()} | {"mask": np.array([True, True])}
+    got = federation.up("site-0", federation.answer("site-0", change, DataKind.WEIGHT_DIFF)).data
+    assert got["mask"].tolist() == [True, True]
+    assert (got["mask"].dtype, got["steps"]) == (np.bool_, 0)
+
+
+def test_a_model_that_a_server_optimiser_made_float64_goes_and_counts_as_float32(tmp_path: Path) -> None:
+    federation, sizes = Federation(tmp_path, 1), []
+    for value, dtype in ((0.1, np.float32), (0.2, np.float64), (0.3, np.float64)):
+        message = federation.down("site-0", task_of({"w": np.full((40, 50), value, dtype)}))
+        sizes.append(len(frame_of(message)))
+        received = federation.arrived("site-0", message)
+        assert received["w"].dtype == np.float32
+        federation.up("site-0", federation.answer("site-0", {"w": (received["w"] + 1).astype(dtype)}))
+    assert max(sizes[1:]) < sizes[0] / 10  # and no second full frame
+    assert federation.traffic.plain_down_bytes == federation.traffic.plain_up_bytes == 3 * 40 * 50 * 4
 
 
 def test_a_task_that_answers_with_metrics_acknowledges_and_the_model_need_not_go_again(tmp_path: Path) -> None:
@@ -164,11 +208,11 @@ def test_what_cannot_be_coded_goes_as_it_is_and_says_so(tmp_path: Path, caplog: 
         assert np.isnan(received["w"]).all()
         assert FRAME not in from_shareable(federation.answer("site-0", received)).data
         received = federation.arrived("site-0", federation.down("site-0", task_of(model(0.3))))
-        other = federation.answer("site-0", {"w": received["w"]})
+        other = federation.answer("site-0", {"w": received["w"].T})
     assert "goes to site-0 as it is" in caplog.text
     assert "goes to the server as it is" in caplog.text
     before = federation.traffic.up_bytes
-    assert np.array_equal(federation.up("site-0", other).data["w"], received["w"])
+    assert np.array_equal(federation.up("site-0", other).data["w"], received["w"].T)
     assert federation.traffic.up_bytes - before == 40 * 50 * 4
     assert federation.traffic.down_bytes > 2 * 40 * 50 * 4  # the first model, whole, and the one with NaN, plain
     federation.exchange("site-0", task_of(model(0.4)), step_by(1.0))
@@ -182,13 +226,12 @@ def test_collections_and_failed_tasks_pass(tmp_path: Path) -> None:
     passed = from_shareable(server.filtered(DXO(DataKind.COLLECTION, both).to_shareable(), 0, client.engine))
     assert all(FRAME not in part.data for part in passed.data.values())
     federation.arrived("site-0", federation.down("site-0", task_of(model(1))))
-    failed = client.filtered(make_reply(ReturnCode.EXECUTION_EXCEPTION), 1, server.engine)
-    assert failed.get_return_code() == ReturnCode.EXECUTION_EXCEPTION
+    assert federation.failed("site-0").get_return_code() == ReturnCode.EXECUTION_EXCEPTION
     federation.exchange("site-0", task_of(model(2)), step_by(1.0))
 
 
 def test_a_spec_that_cannot_be_read_is_refused_where_the_job_is_written() -> None:
     with pytest.raises(perbit.SpecError):
         ServerOutput(up="topq(0.1)")
-    with pytest.raises(perbit.SpecError, match="no preset"):
+    with pytest.raises(perbit.SpecError, match="no protocol"):
         ServerOutput("mmc")

@@ -12,8 +12,9 @@ from perbit.session import ResyncNeeded
 
 pytest.importorskip("nvflare")
 
-from nvflare.apis.dxo import from_shareable
-from nvflare.apis.shareable import Shareable
+from nvflare.apis.dxo import DataKind, from_shareable
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import FLContextKey
 
 from nvflare_federation import Federation, flipped, frame_of, model, step_by, task_of, with_frame
 from perbit.engines.nvflare.filters import FRAME
@@ -34,8 +35,7 @@ def test_a_client_that_lost_its_state_is_resynchronised_within_the_task(
     federation = Federation(tmp_path)
     for name in federation.clients:
         federation.exchange(name, task_of(model(0.5)), step_by(1.0))
-    (tmp_path / "site-0" / "perbit.npz").unlink()
-    federation.restart("site-0")
+    federation.lose_state("site-0")
     with caplog.at_level(logging.WARNING):
         got = federation.exchange("site-0", task_of(model(0.7, 9)), step_by(1.0))
     assert "holds no state" in caplog.text
@@ -66,8 +66,7 @@ def test_a_damaged_or_replayed_frame_is_noticed_and_healed(tmp_path: Path, what:
 def test_without_an_answer_to_a_resync_the_task_fails_and_the_next_one_heals(tmp_path: Path) -> None:
     federation = Federation(tmp_path, 1)
     federation.exchange("site-0", task_of(model(0.5)), step_by(1.0))
-    (tmp_path / "site-0" / "perbit.npz").unlink()
-    federation.restart("site-0")
+    federation.lose_state("site-0")
     engine = federation.clients["site-0"].engine
     server, engine.server = engine.server, None
     message = federation.down("site-0", task_of(model(0.6)))
@@ -79,22 +78,19 @@ def test_without_an_answer_to_a_resync_the_task_fails_and_the_next_one_heals(tmp
     federation.exchange("site-0", task_of(model(0.7)), step_by(1.0))
 
 
-@pytest.mark.parametrize("what", ["damaged", "replayed", "nonsense"])
+@pytest.mark.parametrize("what", ["damaged", "nonsense", "no bytes"])
 def test_a_bad_answer_is_dropped_and_counted_and_only_that_client_is_concerned(
     tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     federation = Federation(tmp_path, 2)
-    old: dict[str, Shareable] = {}
     for value in (0.1, 0.2):
         for name in federation.clients:
-            received = federation.arrived(name, federation.down(name, task_of(model(value))))
-            old[name] = federation.answer(name, step_by(1.0)(received))
-            federation.up(name, old[name])
+            federation.exchange(name, task_of(model(value)), step_by(1.0))
     task = task_of(model(0.3))
     answer = federation.answer("site-0", step_by(1.0)(federation.arrived("site-0", federation.down("site-0", task))))
-    bad = {"damaged": flipped(answer), "replayed": old["site-0"], "nonsense": with_frame(answer, b"no frame")}[what]
+    bad = {"damaged": flipped(answer), "nonsense": with_frame(answer, b"no frame"), "no bytes": with_frame(answer, 7)}
     with caplog.at_level(logging.WARNING):
-        assert federation.up("site-0", bad).data == {}
+        assert federation.up("site-0", bad[what]).data == {}
     assert "result of client site-0 is dropped" in caplog.text
     federation.exchange("site-1", task, step_by(1.0))
     assert federation.traffic.n_dropped == 1
@@ -113,3 +109,116 @@ def test_a_restarted_server_sends_everything_again(tmp_path: Path) -> None:
     federation.restart("site-0")
     for value in (0.3, 0.4):
         federation.exchange("site-0", task_of(model(value)), step_by(1.0))
+
+
+def test_an_answer_that_comes_twice_or_late_is_left_out_and_costs_no_full_frame(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    federation = Federation(tmp_path, 1)
+    federation.exchange("site-0", task_of(model(0.1)), step_by(1.0))
+    received = federation.arrived("site-0", federation.down("site-0", task_of(model(0.2))))
+    late = federation.answer("site-0", step_by(1.0)(received))
+    message = federation.down("site-0", task_of(model(0.3)))  # the workflow did not wait
+    with caplog.at_level(logging.WARNING):
+        assert federation.up("site-0", late).data == {}
+    assert "it keeps its place" in caplog.text
+    assert len(frame_of(message)) < 40 * 50 * 4 / 10
+    answer = federation.answer("site-0", step_by(1.0)(federation.arrived("site-0", message)))
+    assert abs(federation.up("site-0", answer).data["w"].mean() - 1.3) < 0.1
+    assert federation.up("site-0", answer).data == {}
+    assert federation.in_step("site-0")
+    assert (federation.traffic.n_stale, federation.traffic.n_dropped, federation.traffic.n_resyncs) == (2, 0, 0)
+
+
+# --- clients that never answer -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["failed", "disconnected", "plain"])
+def test_nothing_is_kept_for_a_client_that_will_not_answer(tmp_path: Path, what: str) -> None:
+    federation = Federation(tmp_path, 2)
+    for name in federation.clients:
+        federation.exchange(name, task_of(model(0.1)), step_by(1.0))
+    message = federation.down("site-0", task_of(model(0.2)))
+    assert list(federation.side._sent) == list(federation.side.session._pending) == ["site-0"]
+    if what == "failed":
+        federation.arrived("site-0", message)
+        federation.failed("site-0")
+    elif what == "disconnected":
+        federation.server.fire(EventType.CLIENT_DISCONNECTED, **{FLContextKey.DISCONNECTED_CLIENT_NAME: "site-0"})
+    else:
+        federation.up("site-0", task_of(model(0.2)))
+    assert federation.side._sent == federation.side.session._pending == {}
+    assert len(frame_of(federation.down("site-0", task_of(model(0.3))))) < 40 * 50 * 4 / 10
+    federation.exchange("site-0", task_of(model(0.3)), step_by(1.0))
+
+
+def test_the_server_waits_for_the_last_two_models_only(tmp_path: Path) -> None:
+    """However many clients time out: a model held for each would fill the memory of a long run."""
+    federation = Federation(tmp_path, 12)
+    for round_, name in enumerate(federation.clients):
+        federation.down(name, task_of(model(round_ / 10)))
+    assert list(federation.side._sent) == list(federation.side.session._pending) == ["site-10", "site-11"]
+    assert len({id(sent) for sent in federation.side._sent.values()}) == 2
+
+
+def test_a_client_whose_first_task_failed_takes_part_in_the_next_one(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, 1)
+    federation.arrived("site-0", federation.down("site-0", task_of(model(0.1))))
+    federation.failed("site-0")
+    federation.exchange("site-0", task_of(model(0.2)), step_by(1.0))
+
+
+def test_a_resync_may_bring_a_newer_model_and_differences_are_from_that_one(tmp_path: Path) -> None:
+    federation, up = Federation(tmp_path, 2, up="raw"), np.full((40, 50), 0.25, np.float32)
+    first, second, third = (task_of({"w": model(value)["w"]}) for value in (0.1, 0.2, 5.0))
+    for name in federation.clients:
+        federation.exchange(name, first, lambda x: {"w": x["w"] + up})
+    message = federation.down("site-0", second)
+    federation.down("site-1", third)
+    received = federation.arrived("site-0", flipped(message))
+    assert np.array_equal(received["w"], model(5.0)["w"])
+    got = federation.up("site-0", federation.answer("site-0", {"w": up}, DataKind.WEIGHT_DIFF)).data
+    assert np.abs(got["w"] - up).max() < 1e-6
+
+
+# --- the end of a run ----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_over_leaves_no_state_and_touches_nothing_else(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, 2)
+    for value in (0.1, 0.2):
+        for name in federation.clients:
+            federation.exchange(name, task_of(model(value)), step_by(1.0))
+    log = tmp_path / "site-0" / "log.txt"
+    log.write_text("a file of the run")
+    assert len(list(federation.state("site-0").iterdir())) == 3
+    federation.clients["site-0"].fire(EventType.END_RUN)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["site-0", "site-1"]
+    assert list((tmp_path / "site-0").iterdir()) == [log]
+    assert len(list(federation.state("site-1").iterdir())) == 3
+    federation.clients["site-1"].fire(EventType.SWAP_OUT)  # the simulator goes on with another client
+    assert len(list(federation.state("site-1").iterdir())) == 3
+
+
+def test_files_of_others_in_the_state_folder_stay(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, 1)
+    federation.exchange("site-0", task_of(model(0.1)), step_by(1.0))
+    (federation.state("site-0") / "notes.txt").write_text("mine")
+    federation.clients["site-0"].fire(EventType.END_RUN)
+    assert [path.name for path in federation.state("site-0").iterdir()] == ["notes.txt"]
+
+
+def test_a_result_after_the_end_of_the_run_leaves_no_state(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, 1)
+    received = federation.arrived("site-0", federation.down("site-0", task_of(model(0.1))))
+    federation.clients["site-0"].fire(EventType.END_RUN)
+    assert FRAME not in from_shareable(federation.answer("site-0", received)).data
+    assert not federation.state("site-0").exists()
+
+
+def test_the_log_tells_the_traffic_at_the_end_of_a_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    federation = Federation(tmp_path, 1)
+    federation.exchange("site-0", task_of(model(0.1)), step_by(1.0))
+    with caplog.at_level(logging.INFO):
+        federation.server.fire(EventType.END_RUN)
+    assert f"perbit traffic: {federation.traffic.summary()}" in caplog.text

@@ -116,6 +116,9 @@ def test_the_simulator_learns_the_same_with_fewer_bytes_and_survives_damage(tmp_
     assert np.linalg.norm(got - expected) < 0.06 * np.linalg.norm(expected)  # 127 levels make 0.037, 255 half of it
     assert not np.array_equal(got, expected)  # it was coded
 
+    left = [site for site in ("site-1", "site-2") if (run / site / "simulate_job" / "perbit").exists()]
+    assert len(left) < 2  # the simulator tells one client, at least, that the run is over
+
     log = (run / "server" / "log.txt").read_text()
     traffic = ast.literal_eval(re.findall(r"perbit traffic: (\{.*\})", log)[-1])
     assert (traffic["n_resyncs"], traffic["n_dropped"]) == (1, 1)

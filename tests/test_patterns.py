@@ -10,8 +10,8 @@ import pytest
 import perbit
 from numeric_backends import SPECIAL, fails_on_all, filled, normal, on_all
 from perbit.channels import Direct, ErrorFeedback
+from perbit.coding.families.patterns import GROUP, LENGTHS
 from perbit.errors import DecodeError, SpecError
-from perbit.families.patterns import GROUP, LENGTHS
 from perbit.kernels import K
 from perbit.randomness import hash32, random_signs, splitmix64
 

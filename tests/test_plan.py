@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import dr_notation
 import numpy as np
 import pytest
 
 import perbit
-from perbit import cli, deepreduce
-from perbit.commands.plan import describe, split_rule
+from perbit import cli
+from perbit.commands.plan import describe
+from perbit.commands.planning import split_rule
 from perbit.errors import SpecError
-from perbit.plan import Plan
-from perbit.rules import Rule
+from perbit.plan.plan import Plan
+from perbit.plan.rules import Rule
 
 RNG = np.random.default_rng(8)
 MODEL = {
@@ -39,13 +41,18 @@ MODEL = {
         ("*.w dims:2 size:..11", "a.w", (3, 4), False),
         ("", "anything", (9,), False),
         ("", "", (9,), True),
+        ('"my tensor"', "my tensor", (9,), True),
+        ('"my tensor"', "my_tensor", (9,), False),
+        ('"w*[0]"', "w*[0]", (9,), True),
+        ('"w*[0]"', "w10", (9,), False),
+        ('""', "", (9,), True),
     ],
 )
 def test_rules(text: str, name: str, shape: tuple[int, ...], expected: bool) -> None:
     assert Rule.of(text).matches(name, shape) is expected
 
 
-@pytest.mark.parametrize("text", ["dims:", "dims:x", "size:5..2", "size:nan", "a b", "dims:2..x"])
+@pytest.mark.parametrize("text", ["dims:", "dims:x", "size:5..2", "size:nan", "a b", "dims:2..x", '"a', '"a" dims:2'])
 def test_rules_that_cannot_be_read(text: str) -> None:
     with pytest.raises(SpecError):
         Plan.of("fp16", rules={text: "raw"})
@@ -95,7 +102,7 @@ def test_one_array_is_a_model_too(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "layer" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("rule", ["conv*", "=fp16", "conv*=", "a b=fp16", "conv*=nonsense"])
+@pytest.mark.parametrize("rule", ["conv*", "=fp16", "conv*=", "a b=fp16", "conv*=nonsense", '"conv=fp16'])
 def test_mistakes_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str], rule: str) -> None:
     np.save(tmp_path / "x.npy", MODEL["conv.weight"])
     assert cli.main(["plan", str(tmp_path / "x.npy"), "fp16", "--rule", rule]) == 2
@@ -104,26 +111,28 @@ def test_mistakes_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_a_rule_splits_at_the_first_equals_sign() -> None:
     assert split_rule(" fc* = topk(k=3) ") == ("fc*", "topk(k=3)")
+    assert split_rule(' "a=b \\" c" = topk(k=3) ') == ('"a=b \\" c"', "topk(k=3)")
+    assert split_rule('"a=fp16') == ('"a', "fp16")  # the rule then says what is wrong with it
 
 
 # ---- presets
 
 
-@pytest.mark.parametrize("name", deepreduce.PRESETS)
+@pytest.mark.parametrize("name", dr_notation.PRESETS)
 def test_every_preset_is_a_spec_that_works(name: str) -> None:
-    spec = deepreduce.PRESETS[name].spec
+    spec = dr_notation.PRESETS[name].spec
     x = MODEL["embed.weight"]
     value = perbit.decode(perbit.encode(x, spec, seed=1))
     assert value.shape == x.shape
     assert np.isfinite(value).all()
 
 
-@pytest.mark.parametrize("index", deepreduce.INDEX)
-@pytest.mark.parametrize("value", deepreduce.VALUE)
+@pytest.mark.parametrize("index", dr_notation.INDEX)
+@pytest.mark.parametrize("value", dr_notation.VALUE)
 def test_every_pair_composes(index: str, value: str) -> None:
-    assert str(perbit.codec(deepreduce.dr(index, value, ratio=0.05)))
+    assert str(perbit.codec(dr_notation.dr(index, value, ratio=0.05)))
 
 
 def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(SpecError, match="bf-p0"):
-        deepreduce.dr(index="bloom")
+        dr_notation.dr(index="bloom")

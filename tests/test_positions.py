@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import perbit
 from perbit import kernels
-from perbit.codec import PositionCodec
+from perbit.coding.codec import PositionCodec
+from perbit.coding.spec import parse
 from perbit.kernels import K
 from perbit.kernels.api import U32
-from perbit.spec import parse
 
 LOSSLESS = ["raw32", "bitmap", "rle", "huffgaps", "golomb", "gaps", "eliasfano", "auto"]
 

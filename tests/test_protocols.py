@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import perbit
-from perbit import presets, theory
+from perbit import theory
 from perbit.channels import Layout, Shifted, Summed
-from perbit.downlinks import PerWorker, Shared
-from perbit.protocol import Protocol, Server, Worker
+from perbit.protocols import presets
+from perbit.protocols.downlinks import Followed, PerClient, Shared
+from perbit.protocols.protocol import Client, Protocol, Server
 
 EACH_PRESET = pytest.mark.parametrize("name", presets.PRESETS)
 HALF = "qsgd(1, bucket=0)"
@@ -19,48 +20,48 @@ HALF = "qsgd(1, bucket=0)"
 
 def small(name: str) -> Protocol:
     """A preset with codecs that suit twelve values."""
-    preset = presets.PRESETS[name]
     if name == "deep_gradient_compression":
-        return preset.make(up="topk(0.3)", warmup_rounds=3)
-    if name == "rand_mcm_averaged":
-        return preset.make(reset_every=7)
-    return preset.make()
+        return presets.protocol_of(name, up="topk(0.3)", warmup_rounds=3)
+    coarse = presets.PRESETS[name].make.__defaults__[0] == presets.QUANTIZE  # type: ignore[index]
+    up = presets.ONE_LEVEL if coarse else None
+    down = presets.ONE_LEVEL if coarse and presets.PRESETS[name].two_way else None
+    return presets.protocol_of(name, up, down, **({"reset_every": 7} if name == "rand_mcm_averaged" else {}))
 
 
 def play(
-    protocol: Protocol, rounds: int, n_workers: int = 4, n: int = 12, participation: float = 1.0, step: float = 0.1
-) -> tuple[Server, list[Worker], int]:
+    protocol: Protocol, rounds: int, n_clients: int = 4, n: int = 12, participation: float = 1.0, step: float = 0.1
+) -> tuple[Server, list[Client], int]:
     """Quadratics ½|w - c_i|²; the number of resets is counted."""
     rng = np.random.default_rng(1)
-    centres = rng.normal(size=(n_workers, n))
-    server, workers = protocol.init(np.zeros(n, np.float32), n_workers)
+    centres = rng.normal(size=(n_clients, n))
+    server, clients = protocol.init(np.zeros(n, np.float32), n_clients)
     resets = 0
     for k in range(rounds):
-        present = [i for i in range(n_workers) if rng.random() < participation] or [0]
+        present = [i for i in range(n_clients) if rng.random() < participation] or [0]
         frames = {}
         for i in present:
-            delivered = protocol.deliver(server, workers[i], seed=k)
+            delivered = protocol.deliver(server, clients[i], seed=k)
             server, resets = delivered.server, resets + delivered.was_reset
-            gradient = delivered.worker.point - centres[i]
-            response = protocol.respond(delivered.worker, gradient.astype(np.float32), seed=k)
-            frames[i], workers[i] = response
+            gradient = delivered.client.point - centres[i]
+            response = protocol.respond(delivered.client, gradient.astype(np.float32), seed=k)
+            frames[i], clients[i] = response
         server = protocol.advance(server, frames, step, seed=k)
-    return server, workers, resets
+    return server, clients, resets
 
 
 def one_round(
     protocol: Protocol, gradients: list[list[float]], model: list[float], step: float
-) -> tuple[Server, list[Worker]]:
-    """Send these gradients, step, and deliver the result to every worker."""
-    server, workers = protocol.init(np.array(model, np.float32), len(gradients))
+) -> tuple[Server, list[Client]]:
+    """Send these gradients, step, and deliver the result to every client."""
+    server, clients = protocol.init(np.array(model, np.float32), len(gradients))
     frames = {}
     for i, gradient in enumerate(gradients):
-        frames[i], workers[i] = protocol.respond(workers[i], np.array(gradient, np.float32), seed=i)
+        frames[i], clients[i] = protocol.respond(clients[i], np.array(gradient, np.float32), seed=i)
     server = protocol.advance(server, frames, step, seed=0)
-    for i in range(len(workers)):
-        delivered = protocol.deliver(server, workers[i], seed=0)
-        server, workers[i] = delivered.server, delivered.worker
-    return server, workers
+    for i in range(len(clients)):
+        delivered = protocol.deliver(server, clients[i], seed=0)
+        server, clients[i] = delivered.server, delivered.client
+    return server, clients
 
 
 # --- laws -------------------------------------------------------------------------------------------------------------
@@ -68,37 +69,40 @@ def one_round(
 
 @EACH_PRESET
 def test_ends_agree_after_many_rounds(name: str) -> None:
-    """Server and workers hold bit-identical memories, and the same run gives the same bits."""
+    """Server and clients hold bit-identical memories, and the same run gives the same bits."""
     protocol = small(name)
-    server, workers, _ = play(protocol, 40)
+    server, clients, _ = play(protocol, 40)
     again, _, _ = play(protocol, 40)
     assert server.model.tobytes() == again.model.tobytes()
-    for worker in workers:
-        up = server.uplinks.get(worker.index)
-        assert protocol.uplink.digest(up) == protocol.uplink.digest(worker.uplink)
-        shared = [protocol.uplink.shared(state.memory) for state in (up, worker.uplink)]
+    for client in clients:
+        up = server.uplinks.get(client.index)
+        assert protocol.uplink.digest(up) == protocol.uplink.digest(client.uplink)
+        shared = [protocol.uplink.shared(state.memory) for state in (up, client.uplink)]
         assert all(a.tobytes() == b.tobytes() for a, b in zip(*shared, strict=True))
-    _check_downlink(protocol, server, workers)
+    _check_downlink(protocol, server, clients)
 
 
-def _check_downlink(protocol: Protocol, server: Server, workers: list[Worker]) -> None:
-    for i in range(len(workers)):
-        delivered = protocol.deliver(server, workers[i], seed=99)
-        server, worker = delivered.server, delivered.worker
-        if isinstance(protocol.downlink, Shared):
+def _check_downlink(protocol: Protocol, server: Server, clients: list[Client]) -> None:
+    for i in range(len(clients)):
+        delivered = protocol.deliver(server, clients[i], seed=99)
+        server, client = delivered.server, delivered.client
+        held = client.downlink
+        if isinstance(protocol.downlink, Followed):
+            state, held = server.downlink.state, held[0]
+        elif isinstance(protocol.downlink, Shared):
             state = server.downlink[i % protocol.downlink.groups].state
-        elif isinstance(protocol.downlink, PerWorker):
-            state = server.downlink.states.get(i)
+        elif isinstance(protocol.downlink, PerClient):
+            state = server.places.get(i)
         else:
             continue
         channel = protocol.downlink.channel
-        assert channel.digest(state) == channel.digest(worker.downlink)
-        for a, b in zip(channel.shared(state.memory), channel.shared(worker.downlink.memory), strict=True):
+        assert channel.digest(state) == channel.digest(held)
+        for a, b in zip(channel.shared(state.memory), channel.shared(held.memory), strict=True):
             assert a.tobytes() == b.tobytes()
 
 
 @EACH_PRESET
-def test_workers_may_miss_rounds(name: str) -> None:
+def test_clients_may_miss_rounds(name: str) -> None:
     server, _, _ = play(small(name), 60, participation=0.4, step=0.05)
     if name != "model_difference":  # made to fail
         assert np.isfinite(server.model).all()
@@ -108,12 +112,12 @@ def test_workers_may_miss_rounds(name: str) -> None:
 @EACH_PRESET
 def test_a_lost_uplink_is_noticed_and_sent_again(name: str) -> None:
     protocol = small(name)
-    server, workers = protocol.init(np.zeros(12, np.float32), 1)
+    server, clients = protocol.init(np.zeros(12, np.float32), 1)
     gradient = np.arange(12, dtype=np.float32)
-    lost = protocol.respond(workers[0], gradient, seed=0)
-    again = protocol.respond(workers[0], gradient, seed=0)  # the state was not kept: the same frame
+    lost = protocol.respond(clients[0], gradient, seed=0)
+    again = protocol.respond(clients[0], gradient, seed=0)  # the state was not kept: the same frame
     assert again.frame == lost.frame
-    careless = protocol.respond(lost.worker, gradient, seed=1)
+    careless = protocol.respond(lost.client, gradient, seed=1)
     with pytest.raises(perbit.StateMismatch, match="frame 0 did not arrive"):
         protocol.advance(server, {0: careless.frame}, 0.1, seed=0)
     server = protocol.advance(server, {0: again.frame}, 0.1, seed=0)
@@ -134,56 +138,56 @@ def test_a_model_of_tensors() -> None:
     model = {"w": np.ones((3, 4), np.float32), "b": np.zeros(3, np.float32)}
     for name in ("sgd", "mcm", "fedavg_topk_ef", "rand_mcm"):
         protocol = presets.PRESETS[name].make()
-        server, workers = protocol.init(model, 2)
-        response = protocol.respond(workers[1], model, seed=0)
+        server, clients = protocol.init(model, 2)
+        response = protocol.respond(clients[1], model, seed=0)
         server = protocol.advance(server, {1: response.frame}, 0.5, seed=0)
-        worker = protocol.deliver(server, response.worker, seed=0).worker
-        assert {key: value.shape for key, value in worker.model.items()} == {"w": (3, 4), "b": (3,)}
+        client = protocol.deliver(server, response.client, seed=0).client
+        assert {key: value.shape for key, value in client.model.items()} == {"w": (3, 4), "b": (3,)}
 
 
 # --- equations, by hand (raw codecs, so that C(x) = x, unless a sparsifier is needed) ---------------------------------
 
 
 def test_sgd_averages_and_steps() -> None:
-    server, workers = one_round(presets.sgd(), [[1, 0], [3, 4]], [1, 1], step=0.5)
+    server, clients = one_round(presets.sgd(), [[1, 0], [3, 4]], [1, 1], step=0.5)
     assert server.model.tolist() == [0, 0]
-    assert workers[0].point.tolist() == [0, 0]
+    assert clients[0].point.tolist() == [0, 0]
 
 
 def test_diana_by_hand() -> None:
     """ĝ = h + C(g - h), h += αC(g - h): with C = identity the gradient is exact and the memory follows."""
-    server, workers = one_round(presets.diana("raw", alpha=0.5), [[2.0], [4.0]], [0], step=1)
+    server, clients = one_round(presets.diana("raw", alpha=0.5), [[2.0], [4.0]], [0], step=1)
     assert server.model.tolist() == [-3]
-    assert [w.uplink.memory[0].tolist() for w in workers] == [[1.0], [2.0]]
+    assert [w.uplink.memory[0].tolist() for w in clients] == [[1.0], [2.0]]
     assert [server.uplinks.get(i).memory[0].tolist() for i in (0, 1)] == [[1.0], [2.0]]
 
 
 def test_predicted_feedback_by_hand() -> None:
     """v = x + m; ĝ = h + C(v - h); m ← v - ĝ; h += αC(v - h), with C = top-1: after three rounds all of 3x has arrived."""
     protocol = presets.predicted_feedback("topk(k=1)", alpha=0.5)
-    server, (worker,) = protocol.init(np.zeros(2, np.float32), 1)
+    server, (client,) = protocol.init(np.zeros(2, np.float32), 1)
     for k, (model, left, expected) in enumerate(
         [([-4, 0], [0, 2], [2, 0]), ([-6, -4], [2, 0], [2, 2]), ([-12, -6], [0, 0], [4, 2])]
     ):
-        frame, worker = protocol.respond(worker, np.array([4, 2], np.float32), seed=k)
+        frame, client = protocol.respond(client, np.array([4, 2], np.float32), seed=k)
         server = protocol.advance(server, {0: frame}, 1.0, seed=k)
-        delivered = protocol.deliver(server, worker, seed=k)
-        server, worker = delivered.server, delivered.worker
+        delivered = protocol.deliver(server, client, seed=k)
+        server, client = delivered.server, delivered.client
         assert server.model.tolist() == model
-        assert worker.uplink.memory[0].tolist() == left
-        assert worker.uplink.memory[1][0].tolist() == expected
+        assert client.uplink.memory[0].tolist() == left
+        assert client.uplink.memory[1][0].tolist() == expected
 
 
 def test_predicted_both_ways_by_hand() -> None:
     """The uplink as above; down ŵ ← ŵ + C(w - ŵ) with C = top-1: what was left out of a frame comes with a later one."""
     protocol = presets.predicted_both_ways("topk(k=1)", "topk(k=1)", alpha=0.5)
-    server, (worker,) = protocol.init(np.zeros(2, np.float32), 1)
+    server, (client,) = protocol.init(np.zeros(2, np.float32), 1)
     for k, (model, held) in enumerate([([-4, 0], [-4, 0]), ([-6, -4], [-4, -4]), ([-12, -6], [-12, -4])]):
-        frame, worker = protocol.respond(worker, np.array([4, 2], np.float32), seed=k)
+        frame, client = protocol.respond(client, np.array([4, 2], np.float32), seed=k)
         server = protocol.advance(server, {0: frame}, 1.0, seed=k)
-        server, worker = protocol.deliver(server, worker, seed=k)[1:3]
+        server, client = protocol.deliver(server, client, seed=k)[1:3]
         assert server.model.tolist() == model
-        assert worker.point.tolist() == held
+        assert client.point.tolist() == held
 
 
 def test_predicted_feedback_settles_on_what_is_always_the_same() -> None:
@@ -202,14 +206,14 @@ def test_predicted_feedback_settles_on_what_is_always_the_same() -> None:
     assert left[0.04] > 100
 
 
-def test_absent_workers_of_predicted_feedback_count_for_nothing() -> None:
+def test_absent_clients_of_predicted_feedback_count_for_nothing() -> None:
     protocol = presets.predicted_feedback("raw", alpha=0.5)
-    server, workers = protocol.init(np.zeros(1, np.float32), 2)
+    server, clients = protocol.init(np.zeros(1, np.float32), 2)
     for k, present in enumerate([(0, 1), (0,)]):
         frames = {}
         for i in present:
-            workers[i] = protocol.deliver(server, workers[i], seed=k).worker
-            frames[i], workers[i] = protocol.respond(workers[i], np.array([2.0 + 2 * i], np.float32), seed=k)
+            clients[i] = protocol.deliver(server, clients[i], seed=k).client
+            frames[i], clients[i] = protocol.respond(clients[i], np.array([2.0 + 2 * i], np.float32), seed=k)
         server = protocol.advance(server, frames, 1.0, seed=k)
     assert server.model.tolist() == [-5]  # the mean of 2 and 4, then 2 alone
 
@@ -217,42 +221,42 @@ def test_absent_workers_of_predicted_feedback_count_for_nothing() -> None:
 def test_mcm_by_hand() -> None:
     """Ω = w - H; ŵ = H + C(Ω); H += αC(Ω), with C = top-1 of two values."""
     protocol = presets.mcm("raw", "topk(k=1)", alpha_down=0.5)
-    server, workers = one_round(protocol, [[-4, 2]], [0, 0], step=1)
+    server, clients = one_round(protocol, [[-4, 2]], [0, 0], step=1)
     assert server.model.tolist() == [4, -2]  # the server's model is exact
-    assert workers[0].point.tolist() == [4, 0]  # H + C(w - H) with H = 0
-    assert workers[0].downlink.memory[0].tolist() == [2, 0]
+    assert clients[0].point.tolist() == [4, 0]  # H + C(w - H) with H = 0
+    assert clients[0].downlink.memory[0].tolist() == [2, 0]
 
 
 def test_artemis_and_update_compression_by_hand() -> None:
-    server, workers = one_round(presets.artemis("raw", "topk(k=1)"), [[-4, 2]], [0, 0], step=1)
+    server, clients = one_round(presets.artemis("raw", "topk(k=1)"), [[-4, 2]], [0, 0], step=1)
     assert server.model.tolist() == [4, 0]  # degraded: the server steps with what it sent
-    assert workers[0].point.tolist() == [4, 0]
-    server, workers = one_round(presets.update_compression("raw", "topk(k=1)"), [[-4, 2]], [0, 0], step=1)
+    assert clients[0].point.tolist() == [4, 0]
+    server, clients = one_round(presets.update_compression("raw", "topk(k=1)"), [[-4, 2]], [0, 0], step=1)
     assert server.model.tolist() == [4, -2]
-    assert workers[0].point.tolist() == [4, 0]
+    assert clients[0].point.tolist() == [4, 0]
 
 
 def test_double_squeeze_and_dore_keep_the_rest() -> None:
     server, _ = one_round(presets.double_squeeze("raw", "topk(k=1)"), [[-4, 2]], [0, 0], step=1)
     assert server.model.tolist() == [4, 0]
-    assert server.downlink[0].state.memory[1][0].tolist() == [0, -2]  # E: what was not sent
+    assert server.downlink.state.memory[1][0].tolist() == [0, -2]  # E: what was not sent
     server, _ = one_round(presets.dore("raw", "topk(k=1)", beta=0.5), [[-4, 2]], [0, 0], step=1)
     assert server.model.tolist() == [2, 0]  # w + β·C(q)
     assert server.downlink[0].state.memory[1][0].tolist() == [0, -2]
 
 
 def test_model_and_difference_compression_by_hand() -> None:
-    _, workers = one_round(presets.model_compression("raw", "topk(k=1)"), [[-4, 2]], [1, 9], step=1)
-    assert workers[0].point.tolist() == [0, 7]  # C(w)
-    _, workers = one_round(presets.model_difference("raw", "topk(k=1)"), [[-4, 2]], [1, 9], step=1)
-    assert workers[0].point.tolist() == [5, 9]  # ŵ + C(w - ŵ)
-    assert workers[0].downlink.memory[0].tolist() == [5, 9]
+    _, clients = one_round(presets.model_compression("raw", "topk(k=1)"), [[-4, 2]], [1, 9], step=1)
+    assert clients[0].point.tolist() == [0, 7]  # C(w)
+    _, clients = one_round(presets.model_difference("raw", "topk(k=1)"), [[-4, 2]], [1, 9], step=1)
+    assert clients[0].point.tolist() == [5, 9]  # ŵ + C(w - ŵ)
+    assert clients[0].downlink[0].memory[0].tolist() == [5, 9]
 
 
 def test_ghost_by_hand() -> None:
-    server, workers = one_round(presets.ghost("raw", "topk(k=1)"), [[-4, 2]], [1, 9], step=1)
+    server, clients = one_round(presets.ghost("raw", "topk(k=1)"), [[-4, 2]], [1, 9], step=1)
     assert server.model.tolist() == [5, 7]
-    assert workers[0].point.tolist() == [5, 9]  # w_{k-1} - γC(g)
+    assert clients[0].point.tolist() == [5, 9]  # w_{k-1} - γC(g)
 
 
 def test_ecq_co3_and_ef21_by_hand() -> None:
@@ -261,47 +265,49 @@ def test_ecq_co3_and_ef21_by_hand() -> None:
         (presets.co3("topk(k=1)"), [0, 2]),
         (presets.ef21("topk(k=1)"), [-4, 0]),
     ):
-        server, workers = one_round(protocol, [[-4, 2]], [0, 0], step=1)
+        server, clients = one_round(protocol, [[-4, 2]], [0, 0], step=1)
         assert server.model.tolist() == [4, 0]
-        assert workers[0].uplink.memory[0].tolist() == memory, protocol.name
+        assert clients[0].uplink.memory[0].tolist() == memory, protocol.name
 
 
 def test_fedavg_topk_ef_leaves_biases_alone() -> None:
     protocol = presets.fedavg_topk_ef(ratio=0.25)
     model = {"w": np.zeros((2, 2), np.float32), "b": np.zeros(2, np.float32)}
-    server, workers = protocol.init(model, 1)
+    server, clients = protocol.init(model, 1)
     change = {"w": np.array([[1, 2], [3, 4]], np.float32), "b": np.array([5, 6], np.float32)}
-    response = protocol.respond(workers[0], change, seed=0)
+    response = protocol.respond(clients[0], change, seed=0)
     server = protocol.advance(server, {0: response.frame}, 1.0, seed=0)
-    got = protocol.deliver(server, response.worker, seed=0).worker.model
+    got = protocol.deliver(server, response.client, seed=0).client.model
     assert got["w"].tolist() == [[0, 0], [0, -4]]
     assert got["b"].tolist() == [-5, -6]
 
 
-def test_rand_mcm_gives_each_worker_its_own_draw() -> None:
+def test_rand_mcm_gives_each_client_its_own_draw() -> None:
     gradients = [list(range(-6, 6)) for _ in range(4)]
-    _, workers = one_round(presets.rand_mcm("raw", HALF), gradients, [0] * 12, step=1)
-    assert len({worker.point.tobytes() for worker in workers}) > 1
-    _, workers = one_round(presets.mcm("raw", HALF), gradients, [0] * 12, step=1)
-    assert len({worker.point.tobytes() for worker in workers}) == 1
-    _, workers = one_round(presets.rand_mcm_groups("raw", HALF, groups=2), gradients, [0] * 12, step=1)
-    assert workers[0].point.tobytes() == workers[2].point.tobytes() != workers[1].point.tobytes()
+    _, clients = one_round(presets.rand_mcm("raw", HALF), gradients, [0] * 12, step=1)
+    assert len({client.point.tobytes() for client in clients}) > 1
+    _, clients = one_round(presets.mcm("raw", HALF), gradients, [0] * 12, step=1)
+    assert len({client.point.tobytes() for client in clients}) == 1
+    _, clients = one_round(presets.rand_mcm_groups("raw", HALF, groups=2), gradients, [0] * 12, step=1)
+    assert clients[0].point.tobytes() == clients[2].point.tobytes() != clients[1].point.tobytes()
 
 
-def test_averaged_memory_is_the_mean_of_the_workers() -> None:
+def test_averaged_memory_is_the_mean_of_the_clients() -> None:
     protocol = presets.rand_mcm_averaged("raw", HALF, reset_every=1000)
-    server, workers, _ = play(protocol, 25, participation=0.5)
-    held = np.mean([worker.downlink.memory for worker in workers], axis=0)
+    server, clients, _ = play(protocol, 25, participation=0.5)
+    held = np.mean([client.downlink.memory for client in clients], axis=0)
     assert np.allclose(server.downlink.memory, held, atol=1e-6)
     _, _, resets = play(presets.rand_mcm_averaged("raw", HALF, reset_every=5), 25)
-    assert resets == 4 * 4  # after rounds 5, 10, 15 and 20, for each of 4 workers
+    assert resets == 4 * 4  # after rounds 5, 10, 15 and 20, for each of 4 clients
 
 
 def test_memories_on_disk_give_the_same_run(tmp_path: Path) -> None:
     in_memory, _, _ = play(presets.rand_mcm(), 15, participation=0.6)
     on_disk, _, _ = play(presets.rand_mcm(folder=str(tmp_path)), 15, participation=0.6)
     assert in_memory.model.tobytes() == on_disk.model.tobytes()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["downlinks.f32", "uplinks.f32"]
+    assert (
+        list(tmp_path.iterdir()) == []
+    )  # files without a name: nothing is left behind, and nobody's file is in the way
 
 
 # --- catching up ------------------------------------------------------------------------------------------------------
@@ -309,18 +315,18 @@ def test_memories_on_disk_give_the_same_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("catch_up", ["cheapest", "replay", "reset"])
 @pytest.mark.parametrize("away", [1, 2, 5, 40])
-def test_a_worker_that_was_away_catches_up(catch_up: str, away: int) -> None:
+def test_a_client_that_was_away_catches_up(catch_up: str, away: int) -> None:
     channel = Shifted(perbit.channels.Direct("qsgd(1, bucket=0) | rans"))
     protocol = Protocol.of("mcm", perbit.channels.Direct("raw"), Shared(channel, catch_up=catch_up, keep=30))  # type: ignore[arg-type]
-    server, workers = protocol.init(np.zeros(300, np.float32), 2)
+    server, clients = protocol.init(np.zeros(300, np.float32), 2)
     rng = np.random.default_rng(0)
     for k in range(away):
-        present = protocol.deliver(server, workers[0], seed=k).worker
+        present = protocol.deliver(server, clients[0], seed=k).client
         response = protocol.respond(present, rng.normal(size=300).astype(np.float32), seed=k)
-        server, workers[0] = protocol.advance(server, {0: response.frame}, 0.1, seed=k), response.worker
-    here, late = (protocol.deliver(server, worker, seed=0) for worker in workers)
-    assert late.worker.point.tobytes() == here.worker.point.tobytes()
-    assert late.worker.downlink.memory[0].tobytes() == here.worker.downlink.memory[0].tobytes()
+        server, clients[0] = protocol.advance(server, {0: response.frame}, 0.1, seed=k), response.client
+    here, late = (protocol.deliver(server, client, seed=0) for client in clients)
+    assert late.client.point.tobytes() == here.client.point.tobytes()
+    assert late.client.downlink.memory[0].tobytes() == here.client.downlink.memory[0].tobytes()
     n_bytes = sum(map(len, late.frames))
     reset_bytes = len(channel.reset(server.downlink[0].before)) + len(late.frames[-1])
     assert late.was_reset == (away > 30 or (catch_up == "reset" and away > 1) or n_bytes >= reset_bytes)
@@ -328,24 +334,51 @@ def test_a_worker_that_was_away_catches_up(catch_up: str, away: int) -> None:
         assert n_bytes <= reset_bytes
 
 
-def test_absent_workers_count_as_their_memories() -> None:
-    """With half of the workers, DIANA's estimate is h̄ + mean over those present of C(g - h): unbiased for all of them."""
+@pytest.mark.parametrize("away", [2, 3, 20])
+def test_a_client_that_was_away_is_sent_what_it_lacks_in_one_frame(away: int) -> None:
+    """Of a chain whose memory is the clients' model: one frame, and every further one brings it nearer to those in step."""
+    protocol = presets.double_squeeze("raw", "topk(0.3)")
+    assert isinstance(protocol.downlink, Followed)
+    server, clients = protocol.init(np.zeros(300, np.float32), 2)
+    rng = np.random.default_rng(0)
+    lacking = []
+    for k in range(away + 12):
+        step = 0.1 if k < away else 1e-6  # then the chain nearly stands still
+        late = clients if k >= away else clients[:1]
+        sent = {}
+        for client in late:
+            delivered = protocol.deliver(server, client, seed=k)
+            server, sent[client.index] = delivered.server, delivered.frames
+            clients[client.index] = delivered.client
+            assert not delivered.was_reset
+        if k >= away:
+            assert len(sent[1]) == 1
+            assert len(sent[1][0]) < 1.1 * len(sent[0][0])
+            lacking.append(float(np.linalg.norm(clients[1].point - clients[0].point)))
+        frame, clients[0] = protocol.respond(clients[0], rng.normal(size=300).astype(np.float32), seed=k)
+        server = protocol.advance(server, {0: frame}, step, seed=k)
+    assert 0 < lacking[1] < lacking[0]
+    assert lacking[-1] < 0.01 * lacking[0]
+
+
+def test_absent_clients_count_as_their_memories() -> None:
+    """With half of the clients, DIANA's estimate is h̄ + mean over those present of C(g - h): unbiased for all of them."""
     protocol = presets.diana("raw", alpha=1.0)
-    server, workers = protocol.init(np.zeros(1, np.float32), 2)
+    server, clients = protocol.init(np.zeros(1, np.float32), 2)
     frames = {}
     for i, gradient in enumerate([2.0, 6.0]):
-        frames[i], workers[i] = protocol.respond(workers[i], np.array([gradient], np.float32), seed=0)
+        frames[i], clients[i] = protocol.respond(clients[i], np.array([gradient], np.float32), seed=0)
     server = protocol.advance(server, frames, 1.0, seed=0)  # h = [2, 6], w = -4
-    frame, _ = protocol.respond(workers[0], np.array([3.0], np.float32), seed=1)
+    frame, _ = protocol.respond(clients[0], np.array([3.0], np.float32), seed=1)
     server = protocol.advance(server, {0: frame}, 1.0, seed=1)  # ĝ = 4 + (3 - 2) = 5
     assert server.model.tolist() == [-9]
     assert server.expected is not None
     assert server.expected.tolist() == [4.5]
 
 
-def test_a_round_without_workers_is_refused() -> None:
+def test_a_round_without_clients_is_refused() -> None:
     server, _ = presets.sgd().init(np.zeros(2, np.float32), 2)
-    with pytest.raises(perbit.EncodeError, match="at least one worker"):
+    with pytest.raises(perbit.EncodeError, match="at least one client"):
         presets.sgd().advance(server, {}, 1.0, seed=0)
 
 
@@ -353,17 +386,17 @@ def test_a_round_without_workers_is_refused() -> None:
 
 
 def test_step_bounds_use_the_declared_omega() -> None:
-    omega, n_workers, L = 10.0, 20, 3.0  # qsgd(1) on 100 values: √100
+    omega, n_clients, L = 10.0, 20, 3.0  # qsgd(1) on 100 values: √100
     layout = Layout.of(100)
     for name in ("diana", "artemis", "mcm", "ghost"):
-        protocol = presets.PRESETS[name].make()
+        protocol = presets.PRESETS[name].make(*[presets.ONE_LEVEL] * (1 + presets.PRESETS[name].two_way))
         bound = {
-            "diana": theory.step_unidirectional(L, n_workers, omega),
-            "artemis": theory.step_degraded(L, n_workers, omega, omega),
-            "mcm": theory.step_mcm(L, n_workers, omega, omega),
-            "ghost": theory.step_ghost(L, n_workers, omega, omega),
+            "diana": theory.step_unidirectional(L, n_clients, omega),
+            "artemis": theory.step_degraded(L, n_clients, omega, omega),
+            "mcm": theory.step_mcm(L, n_clients, omega, omega),
+            "ghost": theory.step_ghost(L, n_clients, omega, omega),
         }[name]
-        assert presets.step_bound(name, L, n_workers, layout, protocol) == pytest.approx(bound)
+        assert presets.step_bound(name, L, n_clients, layout, protocol) == pytest.approx(bound)
     # with large ω MCM may step further than Artemis, by about √ω
     big = 1e6
     gain = theory.step_mcm(1, 1, big, big) / theory.step_degraded(1, 1, big, big)
@@ -371,6 +404,6 @@ def test_step_bounds_use_the_declared_omega() -> None:
 
 
 def test_summed_is_used_where_updates_are_carried() -> None:
-    protocol = presets.artemis()
-    assert isinstance(protocol.downlink, Shared)
-    assert isinstance(protocol.downlink.channel, Summed)
+    for protocol, kind in ((presets.artemis(), Shared), (presets.double_squeeze(), Followed)):
+        assert isinstance(protocol.downlink, kind)
+        assert isinstance(protocol.downlink.channel, Summed)

@@ -10,15 +10,15 @@ import pytest
 
 import perbit
 from perbit import kernels, testing
-from perbit.bits import Reader, varint
-from perbit.codec import Rest
+from perbit.coding.bits import Reader, varint
+from perbit.coding.codec import Rest
+from perbit.coding.families import tables
+from perbit.coding.families.fp import fp4, fp8
+from perbit.coding.families.modelled import modelled
+from perbit.coding.values import Floats
 from perbit.errors import DecodeError, SpecError
-from perbit.families import tables
-from perbit.families.fp import fp4, fp8
-from perbit.families.modelled import modelled
 from perbit.gennorm import BETAS, GenNorm, optimal_scale, paper_scale_fp4
 from perbit.kernels import K
-from perbit.values import Floats
 
 NEW = ["fp", "mwl2", "lloyd", "nuqsgd", "natural", "terngrad", "sign", "eden", "uniform"]
 SPECS = [spec for name in NEW for spec in testing.specs(name)]
@@ -65,7 +65,7 @@ def test_fp_agrees_with_ml_dtypes(exponent: int, mantissa: int, dtype: type) -> 
 
 
 def test_fp_rounds_ties_to_even() -> None:
-    from perbit.families.fp import _thresholds
+    from perbit.coding.families.fp import _thresholds
 
     x = np.float32([-2.5, -1.75, -1.25, -0.75, -0.25, 0.25, 0.75, 1.25, 1.75, 2.5, 9])
     symbols = np.empty(x.size, np.uint8)

@@ -13,7 +13,7 @@ import perbit
 from perbit.cli import main
 from perbit.gennorm import GenNorm
 from perbit.report.fits import fit_tensor
-from perbit.report.rd import Source, candidates, measure
+from perbit.report.rd import RateSource, candidates, measure
 
 PNG = b"\x89PNG\r\n"
 
@@ -76,7 +76,7 @@ def test_rd_takes_the_largest_matching_tensor(model: Path, capsys: pytest.Captur
 
 
 def test_a_point_is_measured_on_real_bytes() -> None:
-    source = Source.of("x", np.random.default_rng(0).standard_normal(4000).astype(np.float32))
+    source = RateSource.of("x", np.random.default_rng(0).standard_normal(4000).astype(np.float32))
     point = measure(source, perbit.codec("uniform(8) | rans"), m=2)
     frame = perbit.encode(source.values, "uniform(8) | rans")
     error = np.mean((perbit.decode(frame) - source.values) ** 2) / np.mean(source.values**2)
@@ -86,7 +86,7 @@ def test_a_point_is_measured_on_real_bytes() -> None:
 
 @pytest.mark.parametrize("spec", ["topk(?)", "qsgd(?)", "uniform(?)", "threshold(?)", "topk(k=?)"])
 def test_an_open_parameter_takes_about_a_dozen_values(spec: str) -> None:
-    source = Source.of("x", np.random.default_rng(0).standard_normal(4000).astype(np.float32))
+    source = RateSource.of("x", np.random.default_rng(0).standard_normal(4000).astype(np.float32))
     assert 5 <= len(set(candidates(spec, source))) <= 12
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import tracemalloc
 
+import expected_volumes as expected
 import numpy as np
 import pytest
 
 import perbit
-from perbit.bits import Reader, Writer, varint
-from perbit.codec import as_pipeline
-from perbit.families import expected, keys
-from perbit.families.buckets import Layout, quantile_buckets
-from perbit.families.threelc import lengthen_runs, pack_ternary, shorten_runs, unpack_ternary
+from perbit.coding.bits import Reader, Writer, varint
+from perbit.coding.codec import as_pipeline
+from perbit.coding.families import keys
+from perbit.coding.families.buckets import BucketLayout, quantile_buckets
+from perbit.coding.families.threelc import lengthen_runs, pack_ternary, shorten_runs, unpack_ternary
 
 OVERHEAD = 64  # bytes of header, checksum, tables and section lengths that no formula counts
 
@@ -57,11 +58,11 @@ def test_buckets_of_few_values(x: list[float], bins: int) -> None:
 
 
 def test_groups_divide_the_buckets_of_each_sign() -> None:
-    layout = Layout(negative=100, positive=156, groups=8)
+    layout = BucketLayout(negative=100, positive=156, groups=8)
     assert layout.widths.tolist() == [34] * 3 + [32] * 5
     assert layout.firsts.tolist() == [0, 34, 68, 100, 132, 164, 196, 228]
     assert layout.group_of(np.array([0, 33, 34, 99, 100, 255])).tolist() == [0, 0, 1, 2, 3, 7]
-    assert Layout(0, 0, 8).widths.size == 0
+    assert BucketLayout(0, 0, 8).widths.size == 0
 
 
 def test_keys_by_hand() -> None:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 
 import perbit
-from perbit import registry
-from perbit.bits import Reader
+from perbit.coding import registry
+from perbit.coding.bits import Reader
+from perbit.coding.families.general import Deflate
+from perbit.coding.spec import parse, signature
 from perbit.errors import DecodeError, SpecError
-from perbit.families.general import Deflate
-from perbit.spec import parse, signature
-from perbit.wirespec import read_spec, write_spec
+from perbit.frame.wirespec import read_spec, write_spec
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from perbit import presets, theory
+from perbit import theory
 from perbit.channels import Direct, Layout
+from perbit.protocols import presets
 from perbit.sim.convex import Ledger, Problem, Settings, run
-from perbit.sim.convex.run import Progress
+from perbit.sim.convex.run import ConvexProgress
 
 S1 = "qsgd(1, bucket=0)"
 N, D = 20, 20
@@ -21,7 +22,7 @@ N, D = 20, 20
 
 @cache
 def problem() -> Problem:
-    """Every worker its own truth, features alike in all directions."""
+    """Every client its own truth, features alike in all directions."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(N, 100, D))
     truth = rng.normal(size=D) + rng.normal(size=(N, D))
@@ -58,7 +59,7 @@ def test_artemis_pays_for_the_downlink() -> None:
 
 
 @pytest.mark.parametrize("name", ["diana", "mcm", "artemis"])
-def test_memory_converges_on_heterogeneous_workers(name: str) -> None:
+def test_memory_converges_on_heterogeneous_clients(name: str) -> None:
     ledger = measured(name, Settings(600, 0.1 / problem().smoothness, evaluations=20))
     print(f"{name} with full gradients: {ledger.excess[-1]:.1e}")
     assert ledger.excess[-1] < 1e-10
@@ -85,11 +86,12 @@ def test_the_variance_of_mcm_grows_with_the_square_of_omega_down() -> None:
     step, omegas, variances = 0.03 / problem().smoothness, [], []
     for k in (7, 5, 4, 3):  # randk: ω = n/k - 1 exactly
         apart: list[float] = []
+        before: list[ConvexProgress] = []
 
-        def keep(progress: Progress, apart: list[float] = apart) -> None:
-            before_step = progress.server.previous
-            if progress.done > 200 and before_step is not None:
-                apart.append(float(np.sum((progress.workers[0].point - before_step) ** 2)))
+        def keep(progress: ConvexProgress, apart: list[float] = apart, before: list[ConvexProgress] = before) -> None:
+            if progress.done > 200:
+                apart.append(float(np.sum((progress.clients[0].point - before[0].server.model) ** 2)))
+            before[:] = [progress]
 
         run(problem(), presets.mcm("raw", f"randk(k={k})"), Settings(350, step, batch=4), after_round=keep)
         omegas.append(D / k - 1)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
 import perbit
-from perbit import wire
-from perbit.wirespec import write_spec
+from perbit import kernels
+from perbit.coding.bits import Writer
+from perbit.frame import wire
+from perbit.frame.seal import seal, unsealed
+from perbit.frame.wirespec import write_spec
 
 RNG = np.random.default_rng(0)
 X = RNG.laplace(size=(40, 50)).astype(np.float32)
@@ -61,6 +67,44 @@ def test_torch_tensors_are_arrays_too() -> None:
     assert np.array_equal(perbit.decode(perbit.encode(x, "raw")), X)
     half = x.bfloat16()
     assert np.array_equal(perbit.decode(perbit.encode(half, "raw")).astype(np.float32), half.detach().float().numpy())
+
+
+@pytest.mark.parametrize(
+    "make", [lambda torch: torch.eye(3).to_sparse(), lambda torch: torch.eye(3).to(torch.float8_e5m2)]
+)
+def test_tensors_that_numpy_cannot_read_are_refused_with_the_fix(make: Callable[[Any], Any]) -> None:
+    import torch
+
+    x = make(torch)
+    with pytest.raises(perbit.EncodeError, match=r"convert it first, e\.g\. to x\.to_dense\(\)\.float\(\)"):
+        perbit.encode(x, "raw")
+    assert np.array_equal(perbit.decode(perbit.encode(x.to_dense().float(), "raw")), np.eye(3))
+
+
+def test_a_tensor_that_is_negated_lazily_is_read() -> None:
+    import torch
+
+    negated = torch.tensor([1 + 2j]).conj().imag
+    assert perbit.decode(perbit.encode(negated, "raw")).tolist() == [-2]
+
+
+@pytest.mark.parametrize("back_end", kernels.available())
+@pytest.mark.parametrize("spec", ["raw", "fp16", "topk(0.1) | qsgd(7) | rans", "uniform(4) | huffman"])
+def test_foreign_byte_orders_and_odd_addresses_change_nothing(spec: str, back_end: str) -> None:
+    with kernels.using(back_end):
+        for dtype in ("float32", "float64", "float16"):
+            x = X.astype(dtype)
+            frame = perbit.encode(x, spec, seed=1)
+            assert perbit.encode(x.astype(x.dtype.newbyteorder(">")), spec, seed=1) == frame
+            assert perbit.encode(at_an_odd_address(x), spec, seed=1) == frame
+            message = perbit.dumps({"x": x}, spec, seed=1)
+            assert perbit.dumps({"x": at_an_odd_address(x.astype(x.dtype.newbyteorder(">")))}, spec, seed=1) == message
+
+
+def at_an_odd_address(x: np.ndarray) -> np.ndarray:
+    room = np.zeros(x.nbytes + 1, np.uint8)
+    room[1:] = x.reshape(-1).view(np.uint8)
+    return room[1:].view(x.dtype).reshape(x.shape)
 
 
 def test_strided_and_scalar_input() -> None:
@@ -125,7 +169,8 @@ def test_sequence_and_digest_travel() -> None:
 
 def test_decode_add_checks_before_it_adds() -> None:
     frame = perbit.encode(X, "topk(0.1)")
-    for bad in (np.zeros((40, 51), np.float32), np.zeros((40, 50)), np.zeros((50, 40), np.float32).T):
+    odd = at_an_odd_address(np.zeros((40, 50), np.float32))
+    for bad in (np.zeros((40, 51), np.float32), np.zeros((40, 50)), np.zeros((50, 40), np.float32).T, odd):
         with pytest.raises(perbit.PerbitError):
             perbit.decode_add(frame, bad)
         assert not bad.any()
@@ -174,6 +219,30 @@ def test_a_forged_infinity_is_refused(spec: str, dtype: str) -> None:
     """An encoder never writes one, so a frame that holds one would only poison the server's sum."""
     frame = bytearray(perbit.encode(np.ones(2, dtype), spec))
     frame[-8 if dtype == "float64" else -6 : -4] = b"\xff" * (4 if dtype == "float64" else 2)
-    frame[-4:] = wire.K.crc32c(bytes(frame[:-4])).to_bytes(4, "little")
     with pytest.raises(perbit.DecodeError, match=r"infinite|NaN"):
-        perbit.decode(bytes(frame))
+        perbit.decode(resealed(frame[:-4]))
+
+
+def resealed(body: bytes | bytearray) -> bytes:
+    out = Writer()
+    out.raw(body)
+    return seal(out)
+
+
+@pytest.mark.parametrize("lengths", [[], [0], [5], [3, 0, 1], [20_000], [7, 40_000, 1, 1 << 17]])
+def test_a_seal_is_a_checksum_of_all_pieces(lengths: list[int]) -> None:
+    out = Writer()
+    for length in lengths:
+        out.raw(RNG.bytes(length))
+    body = out.join()
+    sealed = seal(out)
+    assert sealed == body + kernels.K.crc32c(body).to_bytes(4, "little")
+    assert unsealed(memoryview(sealed)) == body
+
+
+def test_what_is_too_short_or_changed_has_no_seal() -> None:
+    sealed = resealed(b"some bytes")
+    flipped = [sealed[:i] + bytes([sealed[i] ^ 1]) + sealed[i + 1 :] for i in range(len(sealed))]
+    for bad in [*(bytes(n) for n in range(1, 4)), b"", *(sealed[:i] for i in range(len(sealed))), *flipped]:
+        with pytest.raises(perbit.DecodeError, match="checksum"):
+            unsealed(memoryview(bad))

@@ -1,7 +1,7 @@
 """Record real gradients for experiments: `python tools/make_gradients.py [cnn] [resnet20] [lstm] [ncf]` writes <data root>/gradients/*.npz.
 
-Table-I CNN on CIFAR-10 (Adam, lr 1e-4, batch 32, as in text 002) at several steps; ResNet-20 on CIFAR-10; one client's update of the
-4.05 M-parameter LSTM as next-word model (SGD, lr .3, batch 16, as in text 003); NCF on MovieLens, whose gradient is sparse by nature.
+Table-I CNN on CIFAR-10 (Adam, lr 1e-4, batch 32, as in the paper on mw-L₂ quantizers) at several steps; ResNet-20 on CIFAR-10; one client's update of
+the 4.05 M-parameter LSTM as next-word model (SGD, lr .3, batch 16, as in DeepReduce); NCF on MovieLens, whose gradient is sparse by nature.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python tools/make_gradients.py cnn                                    trains it and records gradients at several steps
     python experiments/co3/fits.py <data>/gradients/cnn_cifar10_step*.npz   writes results/co3_fits.json and .png
 
-The text has DenseNet121, ResNet50V2 and NASNetMobile over 150 epochs; here the 552 874-parameter CNN of the companion texts
+The paper has DenseNet121, ResNet50V2 and NASNetMobile over 150 epochs; here the 552 874-parameter CNN of the companion papers
 (Table I) over a few hundred steps, layers from the first convolution to the last dense one.
 """
 
@@ -20,12 +20,12 @@ from perbit.report.fits import FAMILIES, TensorFit, fit_tensor
 from perbit.report.results import RESULTS, verdict, write_json
 from perbit.report.style import COLOURS, MARKERS, picture
 
-LIMIT = "these are single mini-batches of the first epoch, the text follows deeper networks for 150 epochs"
+LIMIT = "these are single mini-batches of the first epoch, the paper follows deeper networks for 150 epochs"
 Steps = dict[int, dict[str, TensorFit]]
 
 
 def weights(path: Path) -> dict[str, Any]:
-    """The kernels and matrices of one recording: what the text calls layers."""
+    """The kernels and matrices of one recording: what the paper calls layers."""
     value = files.read_tensors(path)
     if not isinstance(value, dict):
         raise SystemExit(f"{path} holds one array, expected the tensors of a model")

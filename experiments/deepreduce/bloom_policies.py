@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from perbit.families.bloom import Bloom
+from perbit.coding.families.bloom import Bloom
 
 AT_LEAST = 16_000  # positions, so that the rate can be measured to a few percent
 SMALLEST = 400_000  # values

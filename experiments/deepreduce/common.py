@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import dr_notation
 import numpy as np
 from numpy.typing import NDArray
 
 import perbit
-from perbit import deepreduce
 from perbit.files import read_tensors, write_atomically
-from perbit.plan import Plan
+from perbit.plan.plan import Plan
 
 Tensors = dict[str, NDArray[Any]]
 PARTS = {
@@ -121,7 +121,7 @@ def by_part(frame: bytes) -> dict[str, int]:
 
 
 def preset(name: str, tensors: Tensors, kept: Tensors) -> Row:
-    row = deepreduce.PRESETS[name]
+    row = dr_notation.PRESETS[name]
     return measure(name, row.spec, tensors, kept, paper=row.volume, source=row.source)
 
 

@@ -1,4 +1,4 @@
-"""Sizes of SketchML, SKCompress and 3LC against formulas (perbit.families.expected says where these come from), on synthetic input.
+"""Sizes of SketchML, SKCompress and 3LC against formulas (expected_volumes.py says where these come from), on synthetic input.
 
     python experiments/deepreduce/formulas.py [--output FOLDER]
 
@@ -11,11 +11,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+import expected_volumes as expected
 import numpy as np
 from common import save, verdict
 
 import perbit
-from perbit.families import expected
 
 N = 1_000_000
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from perbit.codec import PositionCodec
+from perbit.coding.codec import PositionCodec
+from perbit.coding.spec import parse
 from perbit.kernels import K
-from perbit.spec import parse
 
 CODERS = ("raw32", "bitmap", "rle", "eliasfano", "huffgaps", "golomb", "gaps", "auto")
 RATIOS = (0.01, 0.1)

@@ -23,8 +23,7 @@ from common import (
     verdict,
     with_best,
 )
-
-from perbit.deepreduce import dr
+from dr_notation import dr
 
 NAMES = ["Top-r (10 %)", "DR^∅_{BF-P0} (10 %)", "DR^{Fit-Poly}_∅ (10 %)", "DR^{QSGD}_{BF-P0} (10 %)"]
 VALUES = [
@@ -38,7 +37,7 @@ VALUES = [
 RATES = (0.001, 0.003, 0.01, 0.03, 0.1)
 TOLERANCE = 0.004  # of the dense size, around the paper's .0621
 AT_LEAST_SMALLER = 0.25
-FITTED = " (the text states no rate; this one was chosen to match)"
+FITTED = " (the paper states no rate; this one was chosen to match)"
 
 
 def candidates(update: Tensors, kept: Tensors) -> list[Row]:

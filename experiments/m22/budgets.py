@@ -1,9 +1,9 @@
-"""Texts 001 and 002: every strategy at its budget in real bytes, and what the texts' own K values really cost.
+"""M-magnitude-weighted L₂ quantizers (docs/bibliography.md): every strategy at its budget in real bytes, and what the paper's own K really cost.
 
     python tools/make_gradients.py cnn
     python experiments/m22/budgets.py <data>/gradients/cnn_cifar10_step*.npz     writes results/m22_budgets.json and .png
 
-The texts choose K by dR = log₂C(d,K) + K·R, but list the K of dR = K·R. Table-I CNN, 551 722 trainable parameters.
+The paper chooses K by dR = log₂C(d,K) + K·R, but lists the K of dR = K·R. Table-I CNN, 551 722 trainable parameters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Tensors = dict[str, Any]
 
 @dataclass(frozen=True)
 class Strategy:
-    """One line of the texts: how values are coded after topK, at R bits each, with the K they list."""
+    """One line of the paper: how values are coded after topK, at R bits each, with the K it lists."""
 
     name: str
     values: str
@@ -35,26 +35,26 @@ class Strategy:
     m: int  # weight of the error it is meant for
     budget: int
     listed_k: int
-    text: str
+    version: str  # of the paper
 
 
-def strategies(text: str, budget: int, bits: int, m: int, listed: tuple[int, int, int]) -> list[Strategy]:
+def strategies(version: str, budget: int, bits: int, m: int, listed: tuple[int, int, int]) -> list[Strategy]:
     dense, fp16, fp8 = listed
     return [
-        Strategy("topK + uniform", f"uniform({bits})", bits, m, budget, dense, text),
-        Strategy("topK + fp16", "fp16", 16, m, budget, fp16, text),
-        Strategy("topK + fp8", "fp(5, 2)", 8, m, budget, fp8, text),
-        Strategy(f"topK + {m}-mw L₂", f"mwl2(bits={bits}, m={m})", bits, m, budget, dense, text),
+        Strategy("topK + uniform", f"uniform({bits})", bits, m, budget, dense, version),
+        Strategy("topK + fp16", "fp16", 16, m, budget, fp16, version),
+        Strategy("topK + fp8", "fp(5, 2)", 8, m, budget, fp8, version),
+        Strategy(f"topK + {m}-mw L₂", f"mwl2(bits={bits}, m={m})", bits, m, budget, dense, version),
     ]
 
 
 MUST = [
-    *strategies("002", 664_000, 2, 2, (331_725, 41_466, 82_932)),
-    *strategies("002", 996_000, 3, 4, (331_725, 62_199, 124_398)),
+    *strategies("revised", 664_000, 2, 2, (331_725, 41_466, 82_932)),
+    *strategies("revised", 996_000, 3, 4, (331_725, 62_199, 124_398)),
 ]
 EARLIER = [
-    *strategies("001", 500_000, 2, 2, (250_000, 31_250, 62_500)),
-    *strategies("001", 1_000_000, 4, 2, (250_000, 62_500, 125_000)),
+    *strategies("first", 500_000, 2, 2, (250_000, 31_250, 62_500)),
+    *strategies("first", 1_000_000, 4, 2, (250_000, 62_500, 125_000)),
 ]
 
 
@@ -72,16 +72,17 @@ def errors(tensors: Tensors, frame: bytes, m: float) -> dict[str, float]:
 
 
 def cost_of_listed_k(tensors: Tensors, strategy: Strategy) -> dict[str, Any]:
-    """The listed K by the texts' formula and as a real frame."""
+    """The listed K by the paper's formula and as a real frame."""
     d = sum(x.size for x in tensors.values())
-    frame = perbit.dumps(tensors, f"topk({strategy.listed_k / d:.6f}) | {strategy.values}", seed=0)
+    everywhere = perbit.Plan.of(f"topk({strategy.listed_k / d:.6f}) | {strategy.values}", small=None)
+    frame = perbit.dumps(tensors, everywhere, seed=0)
     formula = perbit.topk_bits(d, strategy.listed_k, strategy.bits)
     solved = perbit.solve_k(d, strategy.budget, strategy.bits)
     return asdict(strategy) | {"formula_bits": round(formula), "real_bits": 8 * len(frame), "solved_k": solved}
 
 
 def at_budget(tensors: Tensors, strategy: Strategy, tail: str = "", per_tensor: bool = False) -> dict[str, Any]:
-    """The strategy fitted to its budget; `tail` adds an entropy coder, which the texts do without."""
+    """The strategy fitted to its budget; `tail` adds an entropy coder, which the paper does without."""
     spec = f"topk(?) | {strategy.values}{tail}"
     row: dict[str, Any] = {
         "strategy": strategy.name,
@@ -90,7 +91,7 @@ def at_budget(tensors: Tensors, strategy: Strategy, tail: str = "", per_tensor: 
         "per_tensor": per_tensor,
     }
     try:
-        found = perbit.fit_budget(tensors, spec, n_bits=strategy.budget, per_tensor=per_tensor)
+        found = perbit.fit_budget(tensors, spec, n_bits=strategy.budget, per_tensor=per_tensor, small=None)
     except perbit.BudgetError as error:
         return row | {"unmet": str(error)}
     kept = sum(int(np.count_nonzero(x)) for x in perbit.loads(found.frame).values())
@@ -119,7 +120,7 @@ def run(tensors: Tensors) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def best_of_four(fitted: list[dict[str, Any]], budget: int, error: str) -> str:
-    """The strategy with the least error as the texts compare them: one ratio, values at a fixed rate."""
+    """The strategy with the least error as the paper compares them: one ratio, values at a fixed rate."""
     rows = [r for r in fitted if r["budget"] == budget and not r["per_tensor"] and not r["template"].endswith("rans")]
     return str(min(rows, key=lambda row: row[error])["strategy"])
 
@@ -142,11 +143,11 @@ def after_topk(tensors: Tensors, ratio: float = 0.3) -> str:
 def show(listed: list[dict[str, Any]], fitted: list[dict[str, Any]]) -> None:
     print("\nWhat the listed K really cost")
     print(
-        f"{'text':<6}{'strategy':<18}{'budget':>10}{'listed K':>10}{'log₂C+KR':>11}{'real bits':>11}{'of budget':>11}{'K that fits':>13}"
+        f"{'version':<9}{'strategy':<18}{'budget':>10}{'listed K':>10}{'log₂C+KR':>11}{'real bits':>11}{'of budget':>11}{'K that fits':>13}"
     )
     for row in listed:
         print(
-            f"{row['text']:<6}{row['name']:<18}{row['budget']:>10,}{row['listed_k']:>10,}{row['formula_bits']:>11,}"
+            f"{row['version']:<9}{row['name']:<18}{row['budget']:>10,}{row['listed_k']:>10,}{row['formula_bits']:>11,}"
             f"{row['real_bits']:>11,}{row['real_bits'] / row['budget']:>11.2f}{row['solved_k']:>13,}"
         )
     print("\nFitted to the budget in real bytes (error: squared error over energy; weighted by |g|^M)")
@@ -216,10 +217,10 @@ def main() -> None:
     good = [row for row in plain if 0.99 <= row.get("filled", 0) <= 1]
     over = [row["real_bits"] / row["budget"] for row in listed]
     sentences = [
-        f"{len(good)} of {len(plain)} fits of the strategies of 002 (recordings: {len(results)}) fill 99 % to 100 % of their budget",
+        f"{len(good)} of {len(plain)} fits of the revised version's strategies (recordings: {len(results)}) fill 99 % to 100 % of their budget",
         verdict(
             False,
-            "the K listed in 001 and 002 for their budgets",
+            "the K listed in both versions for their budgets",
             f"real frames take {min(over):.2f} to {max(over):.2f} times the budget: the lists leave out log₂C(d,K)",
         ),
     ]

@@ -1,8 +1,8 @@
-"""Texts 001 and 002, Fig. 2: where the M-magnitude-weighted quantizer puts its levels.
+"""Where the M-magnitude-weighted L₂ quantizer puts its levels: Fig. 2 of both versions of the paper (docs/bibliography.md).
 
     python experiments/m22/fig2_centroids.py        writes results/m22_fig2_centroids.json and .png
 
-Positive levels at unit variance against β for R ∈ {2, 3}, M ∈ {2, 4} (002); against M for a uniform density (001).
+Positive levels at unit variance against β for R ∈ {2, 3}, M ∈ {2, 4} (revised version); against M for a uniform density (first version).
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ def main() -> None:
     sentences = [
         verdict(
             falling and further and off < 1e-3,
-            "002 Fig. 2",
+            "Fig. 2, revised version",
             f"every level moves away from zero as β falls from 1 to .5 and as M goes from 2 to 4; "
             f"the known levels are met to {off:.0e}",
         ),
         verdict(
             outward,
-            "001 Fig. 2",
+            "Fig. 2, first version",
             "for a uniform density every level moves outward as M grows; M = 0 is the uniform quantizer only for this density "
-            "(in general it is Lloyd-Max, not uniform as the text says)",
+            "(in general it is Lloyd-Max, not uniform as the paper says)",
         ),
     ]
     data = {

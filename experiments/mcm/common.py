@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from perbit import presets
 from perbit.files import write_atomically
-from perbit.sim.convex import Problem, Settings, load, prepare, report, run
+from perbit.protocols import presets
+from perbit.report import convex as report
+from perbit.sim.convex import Problem, Settings, load, prepare, run
 
 BATCH = {"a9a": 50, "phishing": 50, "w8a": 12}
 S1 = "qsgd(1, bucket=0) | rans"
@@ -27,7 +28,7 @@ def options(description: str) -> argparse.ArgumentParser:
 
 
 def dataset(folder: Path, name: str, heterogeneous: bool = False) -> Problem:
-    """As the authors prepare it: standardised, a column of ones, labels ±1, 20 workers."""
+    """As the authors prepare it: standardised, a column of ones, labels ±1, 20 clients."""
     return prepare(*load(folder / f"{name}.npz"), "logistic", 20, heterogeneous)
 
 

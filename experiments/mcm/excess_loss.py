@@ -50,9 +50,9 @@ def verdict(name: str, results: list[dict[str, Any]], epochs: float) -> str:
     off = {a: round(got[a] - value, 2) for a, value in TEXT[name].items()}
     ranking = got["sgd"] <= got["diana"] + 0.05 and got["mcm"] < min(got["dore"], got["artemis"])
     near = all(abs(value) <= 0.4 for value in off.values())
-    words = "ranking as in the text" if ranking else "ranking NOT as in the text"
+    words = "ranking as in the paper" if ranking else "ranking NOT as in the paper"
     figures = (
-        "figures within 0.4 of the text's" if near else "figures differ from the text's by more than 0.4 somewhere"
+        "figures within 0.4 of the paper's" if near else "figures differ from the paper's by more than 0.4 somewhere"
     )
     return f"{name}, {epochs:.0f} epochs: {words}; {figures}; ours {got}, ours minus text {off}"
 

@@ -2,7 +2,7 @@
 
     python experiments/mcm/failing_variants.py --data FOLDER
 
-γ = 1/L as in the text, whose sets (quantum, superconduct) are replaced by phishing and a9a, for 60 epochs.
+γ = 1/L as in the paper, whose sets (quantum, superconduct) are replaced by phishing and a9a, for 60 epochs.
 """
 
 from __future__ import annotations

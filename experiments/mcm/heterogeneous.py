@@ -1,8 +1,8 @@
-"""Why the uplink memory: on heterogeneous workers with full gradients QSGD stalls, DIANA (and Artemis, MCM) converge.
+"""Why the uplink memory: on heterogeneous clients with full gradients QSGD stalls, DIANA (and Artemis, MCM) converge.
 
     python experiments/mcm/heterogeneous.py --data FOLDER
 
-On synthetic least squares (every worker its own truth), and on phishing split by likeness.
+On synthetic least squares (every client its own truth), and on phishing split by likeness.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python experiments/mcm/rand_mcm.py --data FOLDER
 
-The text's set (quantum) is replaced by phishing; every worker takes part in a round with probability one half, 100 epochs.
+The paper's set (quantum) is replaced by phishing; every client takes part in a round with probability one half, 100 epochs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> None:
         "agrees: all forms of (Rand-)MCM end near DIANA" if spread < 0.4 else "does NOT agree: one ends far above DIANA"
     )
     content = {"epochs": arguments.epochs, "verdict": f"{words}; log10 excess {got}", "results": results}
-    save(arguments.output, "rand_mcm_participation", content, "phishing, half of the workers in each round, s = 2")
+    save(arguments.output, "rand_mcm_participation", content, "phishing, half of the clients in each round, s = 2")
 
 
 if __name__ == "__main__":

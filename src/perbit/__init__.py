@@ -9,8 +9,14 @@ True
 (100000,)
 """
 
-from perbit.budget import BudgetPlan, fit_budget, solve_k, topk_bits
-from perbit.codec import Codec
+import importlib
+
+import perbit.coding.families  # noqa: F401  registers perbit's own codecs
+from perbit import _moved, channels, extend, session
+from perbit.coding.codec import Codec
+from perbit.coding.listing import codecs
+from perbit.coding.registry import register
+from perbit.coding.spec import codec
 from perbit.errors import (
     BudgetError,
     DecodeError,
@@ -21,15 +27,18 @@ from perbit.errors import (
     SpecError,
     StateMismatch,
 )
-from perbit.listing import codecs
+from perbit.frame.wire import decode, decode_add, encode, inspect, loads
 from perbit.parallel import get_threads, set_threads
-from perbit.plan import Plan, codec
-from perbit.registry import register
-from perbit.wire import decode, decode_add, dumps, encode, inspect, loads
+from perbit.plan import Budget, Plan, dumps, fit_budget, solve_k, topk_bits
+from perbit.protocols import presets
+
+BudgetPlan = Budget  # its name in version 0.1
+_moved.install()
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Budget",
     "BudgetError",
     "BudgetPlan",
     "Codec",
@@ -41,18 +50,30 @@ __all__ = [
     "Plan",
     "SpecError",
     "StateMismatch",
+    "channels",
     "codec",
     "codecs",
     "decode",
     "decode_add",
     "dumps",
     "encode",
+    "extend",
     "fit_budget",
     "get_threads",
     "inspect",
     "loads",
+    "presets",
     "register",
+    "session",
     "set_threads",
     "solve_k",
+    "testing",
     "topk_bits",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """`perbit.testing` is loaded when it is asked for: it needs Hypothesis, which only test suites have."""
+    if name == "testing":
+        return importlib.import_module("perbit.testing")
+    raise AttributeError(f"module 'perbit' has no attribute {name!r}")

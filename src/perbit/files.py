@@ -6,7 +6,7 @@ import os
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -69,7 +69,7 @@ def read_tensors(path: Path) -> NDArray[Any] | dict[str, NDArray[Any]]:
         raise FileError(f"cannot read {path}: no such file")
     try:
         return reader(path)
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise FileError(f"cannot read {path}: {error}") from error
 
 
@@ -82,11 +82,16 @@ def _read_npy(path: Path) -> NDArray[Any]:
 
 
 def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    with path.open("rb") as file:
-        archive = np.load(file, allow_pickle=False)
-        if isinstance(archive, np.ndarray):
-            raise ValueError("it is not a .npz file")
-        return {name: archive[name] for name in archive.files}
+    """Member by member: `numpy.load` would give the tensor `a` twice where there is one called `a.npy` too."""
+    tensors: dict[str, NDArray[Any]] = {}
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            name = member.filename.removesuffix(".npy")
+            if name in tensors:
+                raise ValueError(f"it holds two tensors called {name!r}")
+            with archive.open(member) as file:
+                tensors[name] = np.lib.format.read_array(file, allow_pickle=False)
+    return tensors
 
 
 def _read_safetensors(path: Path) -> dict[str, NDArray[Any]]:
@@ -105,7 +110,8 @@ def write_tensors(path: Path, value: NDArray[Any] | Mapping[str, NDArray[Any]]) 
             raise FileError(f"one array goes into a .npy file, not {path.name}")
         write_atomically(path, lambda file: _write_npy(file, value))
     elif path.suffix == ".npz":
-        _refuse_names(path, [name for name in value if "\0" in name])  # zip archives cut names there
+        # Zip archives cut names at NUL; of `a` and `a.npy`, numpy.load would read `a` under both names.
+        _refuse_names(path, [name for name in value if "\0" in name or _is_shadowed(name, value)])
         write_atomically(path, lambda file: _write_npz(file, value))
     elif path.suffix == ".safetensors":
         _refuse_names(path, [name for name in value if name == "__metadata__"])
@@ -113,6 +119,10 @@ def write_tensors(path: Path, value: NDArray[Any] | Mapping[str, NDArray[Any]]) 
         write_atomically(path, lambda file: file.write(data))
     else:
         raise FileError(f"several tensors go into a .npz or .safetensors file, not {path.name}")
+
+
+def _is_shadowed(name: str, names: Container[str]) -> bool:
+    return name.endswith(".npy") and name.removesuffix(".npy") in names
 
 
 def _refuse_names(path: Path, names: list[str]) -> None:

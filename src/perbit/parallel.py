@@ -23,11 +23,16 @@ _local = threading.local()
 
 def set_threads(count: int) -> None:
     """Use `count` threads for large arrays (1 = the caller's own). Results never depend on it."""
-    global _pool, _threads
+    global _threads
     if count < 1:
         raise ValueError(f"threads must be at least 1, got {count}")
     _threads = count
-    _pool = ThreadPoolExecutor(count, thread_name_prefix="perbit") if count > 1 else None
+    _open_pool()
+
+
+def _open_pool() -> None:
+    global _pool
+    _pool = ThreadPoolExecutor(_threads, thread_name_prefix="perbit") if _threads > 1 else None
 
 
 def get_threads() -> int:
@@ -86,3 +91,5 @@ def run(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_R
 
 
 set_threads(int(os.environ.get("PERBIT_THREADS") or 1))
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_open_pool)  # a forked child has its parent's pool, but none of its threads

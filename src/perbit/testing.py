@@ -18,12 +18,13 @@ import numpy as np
 from hypothesis import HealthCheck, given, seed, settings
 
 import perbit
-from perbit import kernels, registry
-from perbit.bits import Reader
-from perbit.codec import Codec, as_pipeline
+from perbit import kernels
+from perbit.coding import registry
+from perbit.coding.bits import Reader
+from perbit.coding.codec import Codec, as_pipeline
+from perbit.coding.spec import parse
+from perbit.frame.wirespec import read_spec, write_spec
 from perbit.kernels.api import F32
-from perbit.spec import parse
-from perbit.wirespec import read_spec, write_spec
 
 Law = Callable[[str], None]
 

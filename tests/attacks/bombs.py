@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import zstandard
 
 from attacks.build import MESSAGE, PACKED, array, attack, directory, message, section, spec, tensor
-from perbit.bits import varint
+from perbit.coding.bits import varint
 
 Frames = Iterator[tuple[str, bytes, str]]
 RAW = spec("raw")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import perbit
-from perbit.bits import varint
+from perbit.coding.bits import varint
+from perbit.frame.wirespec import write_spec
 from perbit.kernels import K
-from perbit.wirespec import write_spec
 
 FLOAT32 = 0
 MESSAGE, STATEFUL, PACKED = 1, 2, 4

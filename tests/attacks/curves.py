@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from attacks.build import array, attack, section
-from perbit.bits import varint
-from perbit.families.keys import delta_binary
-from perbit.families.order import BLOCK, encode_order
+from perbit.coding.bits import varint
+from perbit.coding.families.keys import delta_binary
+from perbit.coding.families.order import BLOCK, encode_order
 
 Frames = Iterator[tuple[str, bytes, str]]
 NAN, INF = float("nan"), float("inf")

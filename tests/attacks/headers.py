@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from attacks.build import array, attack, sealed, section, spec
-from perbit.bits import varint
+from perbit.coding.bits import varint
 
 Frames = Iterator[tuple[str, bytes, str]]
 TEN_FLOATS = section(bytes(40))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import zstandard
 
 from attacks.build import MESSAGE, PACKED, STATEFUL, attack, directory, message, sealed, section, spec, tensor
-from perbit.bits import varint
+from perbit.coding.bits import varint
 
 Frames = Iterator[tuple[str, bytes, str]]
 RAW = spec("raw")

@@ -10,7 +10,7 @@ import numpy as np
 import zstandard
 
 from attacks.build import Bits, array, attack, section
-from perbit.bits import varint
+from perbit.coding.bits import varint
 
 Frames = Iterator[tuple[str, bytes, str]]
 NAN, INF = float("nan"), float("inf")

@@ -6,8 +6,8 @@ import struct
 from collections.abc import Iterator
 
 from attacks.build import array, attack, section
-from perbit.bits import varint
-from perbit.spec import MAX_DEPTH, MAX_STAGES
+from perbit.coding.bits import varint
+from perbit.coding.spec import MAX_DEPTH, MAX_STAGES
 
 Frames = Iterator[tuple[str, bytes, str]]
 VALUES = section(bytes(80))

@@ -9,7 +9,7 @@ import numpy as np
 
 import perbit
 from attacks.build import Bits, array, attack, sealed, section
-from perbit.bits import varint
+from perbit.coding.bits import varint
 
 Frames = Iterator[tuple[str, bytes, str]]
 N = 20

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import perbit
-from perbit.header import Header
-from perbit.wire import read_header
+from perbit.frame.header import Header
+from perbit.frame.wire import read_header
 
 Tensors = dict[str, np.ndarray[Any, Any]]
 FLOATS = ("float32", "float64", "float16", "bfloat16")

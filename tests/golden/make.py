@@ -131,7 +131,7 @@ class Case:
 
 def decode(frame: bytes) -> Tensors:
     """The tensors of any frame; an array has no name."""
-    is_message = perbit.wire.read_header(frame).is_message
+    is_message = perbit.frame.wire.read_header(frame).is_message
     return perbit.loads(frame) if is_message else {"": perbit.decode(frame)}
 
 

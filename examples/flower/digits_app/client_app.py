@@ -16,8 +16,8 @@ app = ClientApp(mods=[perbit_mod()])
 def train(message: Message, context: Context) -> Message:
     model = {name: array.numpy() for name, array in message.content["arrays"].items()}
     images, labels = _data(context)
-    config = context.run_config
-    loss = task.train(model, images, labels, int(config["local-epochs"]), float(config["learning-rate"]))
+    config, learner = context.run_config, task.learner(context.run_config["model"])
+    loss = learner.train(model, images, labels, int(config["local-epochs"]), float(config["learning-rate"]))
     arrays = ArrayRecord({name: Array(np.asarray(x)) for name, x in model.items()})
     metrics = MetricRecord({"num-examples": len(labels), "loss": loss})
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
@@ -27,7 +27,8 @@ def train(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     model = {name: array.numpy() for name, array in message.content["arrays"].items()}
     images, labels = _data(context)
-    metrics = MetricRecord({"num-examples": len(labels), "accuracy": task.accuracy(model, images, labels)})
+    accuracy = task.learner(context.run_config["model"]).accuracy(model, images, labels)
+    metrics = MetricRecord({"num-examples": len(labels), "accuracy": accuracy})
     return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, Context, MetricRecord
@@ -23,10 +25,15 @@ def main(grid: Grid, context: Context) -> None:
 
 def run(grid: Grid, config: dict[str, Any], make_strategy: Any) -> Result:
     """Train with a strategy, and say what came of it."""
-    if config["compress"]:
-        options = {name: config[name] for name in ("protocol", "up", "down") if config[name]}
-        grid = CompressedGrid(grid, **options)
-    nodes = int(config["min-nodes"])
+    if not config["compress"]:
+        return _train(grid, config, make_strategy)
+    options = {name: config[name] for name in ("protocol", "up", "down", "first") if config[name]}
+    with CompressedGrid(grid, **options) as grid:  # at the end the nodes delete what they had to remember
+        return _train(grid, config, make_strategy)
+
+
+def _train(grid: Grid, config: dict[str, Any], make_strategy: Any) -> Result:
+    nodes, learner = int(config["min-nodes"]), task.learner(config["model"])
     strategy = make_strategy(
         fraction_evaluate=1.0 if config["evaluate"] else 0.0,
         min_train_nodes=nodes,
@@ -35,18 +42,18 @@ def run(grid: Grid, config: dict[str, Any], make_strategy: Any) -> Result:
     )
     result = strategy.start(
         grid=grid,
-        initial_arrays=ArrayRecord({name: Array(x) for name, x in task.make_model(int(config["hidden"])).items()}),
+        initial_arrays=ArrayRecord({name: Array(x) for name, x in learner.make_model(int(config["hidden"])).items()}),
         num_rounds=int(config["rounds"]),
         timeout=float(config["timeout"]),
-        evaluate_fn=_evaluate,
+        evaluate_fn=partial(_evaluate, learner),
     )
     _tell(result, grid, str(config["result"]))
     return result
 
 
-def _evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+def _evaluate(learner: ModuleType, server_round: int, arrays: ArrayRecord) -> MetricRecord:
     model = {name: array.numpy() for name, array in arrays.items()}
-    return MetricRecord({"accuracy": task.accuracy(model, *task.load_test_data())})
+    return MetricRecord({"accuracy": learner.accuracy(model, *task.load_test_data())})
 
 
 def _tell(result: Result, grid: Grid, path: str) -> None:
@@ -54,8 +61,7 @@ def _tell(result: Result, grid: Grid, path: str) -> None:
     by_round = result.evaluate_metrics_serverapp
     outcome: dict[str, Any] = {"accuracy": [by_round[number]["accuracy"] for number in sorted(by_round)]}
     if isinstance(grid, CompressedGrid):
-        digests = {node: (grid.session.digest(node) or b"").hex() for node in grid.get_node_ids()}
-        outcome |= {**vars(grid.traffic), "digests": digests}
+        outcome |= vars(grid.traffic)
         print(f"perbit: {grid.traffic}", flush=True)
     print(f"accuracy on images that no node has: {outcome['accuracy'][-1]:.3f}", flush=True)
     if path:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import gzip
+from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
 Model = dict[str, NDArray]
 CLASSES, PIXELS = 10, 64
+
+
+def learner(model: str) -> ModuleType:
+    """Who makes, trains and tests the model: this module for "mlp", the one with PyTorch for "cnn"."""
+    return import_module({"mlp": "digits_app.task", "cnn": "digits_app.cnn"}[model])
 
 
 def make_model(hidden: int) -> Model:
@@ -38,6 +46,7 @@ def load_test_data() -> tuple[NDArray, NDArray]:
     return images[: len(labels) // 5], labels[: len(labels) // 5]
 
 
+@cache
 def _digits() -> tuple[NDArray, NDArray]:
     """The file of sklearn.datasets.load_digits, read without importing all of scikit-learn."""
     package = find_spec("sklearn")

@@ -14,22 +14,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from perbit import wire
-from perbit.bits import Piece, bytes_of
 from perbit.channels import frames
 from perbit.channels.layout import Layout
+from perbit.channels.tree import Memory, freeze
+from perbit.coding.bits import Piece, bytes_of
 from perbit.errors import DecodeError, StateMismatch
-from perbit.header import Entry
+from perbit.frame import wire
+from perbit.frame.header import Entry
 from perbit.kernels import K
 from perbit.kernels.api import F32
-from perbit.plan import PlanLike
+from perbit.plan.plan import PlanLike
 from perbit.randomness import fold
 
-Memory = tuple[Any, ...]  # arrays, and the memory of the inner channel last
 Code = Callable[[F32], F32]  # encodes a vector and gives what the receiver will decode
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class State:
     """One end of a channel: the number of the next frame, a hash of all frames so far, and the memory (read-only)."""
 
@@ -106,7 +106,7 @@ class Channel(ABC):
         def code(y: F32) -> F32:
             nonlocal frame
             own = fold(seed, state.sequence)
-            made = frames.template_for(self.plan_at(state.sequence), layout, y, own)
+            made = frames.blueprint_for(self.plan_at(state.sequence), layout, y, own)
             frame, decoded = frames.write(made, y, own, sequence, digest)
             return decoded
 
@@ -116,7 +116,7 @@ class Channel(ABC):
     def receive(self, frame: Piece, state: State) -> tuple[Any, State]:
         """Decode a frame; StateMismatch if it was not made against this state."""
         layout = state.layout
-        opened = frames.read(frame, frames.template(self.plan_at(state.sequence), layout))
+        opened = frames.read(frame, frames.blueprint(self.plan_at(state.sequence), layout))
         if self.numbered:
             self._check(opened.sequence, opened.digest, state)
         value, memory = self.pull(opened.values(), state.memory, layout)
@@ -134,7 +134,7 @@ class Channel(ABC):
         """A frame that gives a receiver the sender's shared memory, whatever it held before. The sender's state stays as it is,
         so the other receivers of a broadcast notice nothing."""
         arrays = {str(index): array for index, array in enumerate(self.shared(state.memory))}
-        return wire.dumps(arrays, "raw", sequence=state.sequence, digest=state.link)
+        return wire.write_raw(arrays, sequence=state.sequence, digest=state.link)
 
     def resync(self, frame: Piece, state: State) -> State:
         """The receiver's state after a reset frame."""
@@ -172,7 +172,7 @@ class Channel(ABC):
             )
 
     def _entries(self, layout: Layout) -> tuple[Entry, ...]:
-        return frames.template(self.plan_at(1 << 62), layout).entries
+        return frames.blueprint(self.plan_at(1 << 62), layout).entries
 
 
 def _out_of_order(sequence: int, expected: int) -> StateMismatch:
@@ -202,16 +202,6 @@ def _advanced(state: State, frame: Piece, memory: Memory) -> State:
 def _frozen(array: F32) -> F32:
     array.flags.writeable = False
     return array
-
-
-def freeze(memory: Memory) -> Memory:
-    """Make every array read-only: a state is a value."""
-    for part in memory:
-        if isinstance(part, np.ndarray):
-            part.flags.writeable = False
-        else:
-            freeze(part)
-    return memory
 
 
 def _size(entry: Entry) -> int:

@@ -8,23 +8,24 @@ from functools import lru_cache
 
 import numpy as np
 
-from perbit import payload, wire
-from perbit.bits import Piece, Reader, Writer
 from perbit.channels.layout import Layout
-from perbit.channels.lean import Lean, lean
-from perbit.codec import Codec, as_pipeline
+from perbit.channels.shortcut import Shortcut, shortcut_for
+from perbit.coding.bits import Piece, Reader, Writer
+from perbit.coding.codec import Codec, as_pipeline
 from perbit.errors import DecodeError
-from perbit.header import DIGEST_BYTES, MAGIC, STATEFUL, Entry, stateful_head, write_message
-from perbit.kernels import K
+from perbit.frame import payload, wire
+from perbit.frame.header import DIGEST_BYTES, MAGIC, STATEFUL, Entry, stateful_head, write_message
+from perbit.frame.seal import SEAL_BYTES, seal, unsealed
 from perbit.kernels.api import F32
-from perbit.plan import PlanLike, as_plan
+from perbit.plan.plan import Chooser, PlanLike, as_plan
 from perbit.randomness import fold, key_from_seed
 
 _SEQUENCE_AT = len(MAGIC) + 2  # magic, version, flags
+_UNNUMBERED = 1 << 63  # above every sequence number
 
 
 @dataclass(frozen=True)
-class Template:
+class Blueprint:
     """What is the same in every frame of one plan and one layout."""
 
     layout: Layout
@@ -32,61 +33,65 @@ class Template:
     numbered_head: bytes  # up to the sequence number
     plain_head: bytes
     directory: bytes  # as a section, compressed if that is shorter
-    short: Lean | None = None  # for lone vectors, if the codec has a short cut
+    short: Shortcut | None = None  # for lone vectors, if the codec has a short cut
+
+
+def blueprint(plan: PlanLike, layout: Layout) -> Blueprint:
+    """What frames of this plan have in common, as far as it can be known without their values."""
+    return _blueprint(plan, repr(plan), layout)
 
 
 @lru_cache(maxsize=256)
-def template(plan: PlanLike, layout: Layout) -> Template:
-    """What frames of this plan have in common, as far as it can be known without their values."""
+def _blueprint(plan: PlanLike, written: str, layout: Layout) -> Blueprint:
+    """Kept by the plan as it is written, too: mwl2(2, 2) equals mwl2(2, 2.0), but its frames say something else."""
     chooser = as_plan(plan)
     return _made(layout, {name: chooser.codec_for(name, shape) for name, shape in layout.tensors})
 
 
-def template_for(plan: PlanLike, layout: Layout, flat: F32, seed: int) -> Template:
-    """The template of one frame: for most plans the same as ever, for those that look at values a new one."""
-    chooser = as_plan(plan)
-    if not chooser.looks_at_values:
-        return template(plan, layout)
-    return _made(layout, chooser.codecs(layout.split(flat), seed))
+def blueprint_for(plan: PlanLike, layout: Layout, flat: F32, seed: int) -> Blueprint:
+    """The blueprint of one frame: for most plans the same as ever, for those that look at values a new one."""
+    if isinstance(plan, Chooser) and plan.looks_at_values:
+        return _made(layout, plan.codecs(layout.split(flat), seed))
+    return blueprint(plan, layout)
 
 
-def _made(layout: Layout, codecs: Mapping[str, Codec]) -> Template:
-    return template_of(
+def _made(layout: Layout, codecs: Mapping[str, Codec]) -> Blueprint:
+    return blueprint_of(
         layout, tuple(Entry(name, "float32", shape, as_pipeline(codecs[name])) for name, shape in layout.tensors)
     )
 
 
-def template_of(layout: Layout, entries: tuple[Entry, ...]) -> Template:
+def blueprint_of(layout: Layout, entries: tuple[Entry, ...]) -> Blueprint:
     """The head of a frame is made by `header` itself."""
     out = Writer()
     write_message(list(entries), None, None, out)
     plain_head, rest = out.join()[:_SEQUENCE_AT], out.join()[_SEQUENCE_AT:]
-    short = lean(entries[0].codec, layout.n) if len(entries) == 1 else None
-    return Template(layout, entries, stateful_head(plain_head), plain_head, rest, short)
+    short = shortcut_for(entries[0].codec, layout.n) if len(entries) == 1 else None
+    return Blueprint(layout, entries, stateful_head(plain_head), plain_head, rest, short)
 
 
-def write(made: Template, flat: F32, seed: int, sequence: int | None, digest: bytes | None) -> tuple[bytes, F32]:
+def write(made: Blueprint, flat: F32, seed: int, sequence: int | None, digest: bytes | None) -> tuple[bytes, F32]:
     """The frame `perbit.dumps(tensors, plan, seed=seed, sequence=sequence, digest=digest)` would give, and its decoded value."""
     out = _begin(made, sequence, digest)
     key = key_from_seed(seed)
     value = made.short.encode(flat, out, fold(key, 0)) if made.short else None
     if value is not None:
-        return _sealed(out), value
+        return seal(out), value
     for index, (entry, (lo, hi)) in enumerate(zip(made.entries, made.layout.bounds, strict=True)):
         payload.write(flat[lo:hi].reshape(entry.shape), entry, entry.name, out, fold(key, index))
-    frame = _sealed(out)
+    frame = seal(out)
     return frame, read(frame, made).values()
 
 
-def write_parts(made: Template, parts: Sequence[F32], keys: Sequence[int], sequence: int, digest: bytes) -> bytes:
+def write_parts(made: Blueprint, parts: Sequence[F32], keys: Sequence[int], sequence: int, digest: bytes) -> bytes:
     """A frame of tensors that lie apart, each with a key of its own, encoded from where they are."""
     out = _begin(made, sequence, digest)
     for entry, part, key in zip(made.entries, parts, keys, strict=True):
         payload.write(part.reshape(entry.shape), entry, entry.name, out, key)
-    return payload.sealed(out)
+    return seal(out)
 
 
-def _begin(made: Template, sequence: int | None, digest: bytes | None) -> Writer:
+def _begin(made: Blueprint, sequence: int | None, digest: bytes | None) -> Writer:
     out = Writer()
     if sequence is None or digest is None:
         out.raw(made.plain_head)
@@ -98,11 +103,6 @@ def _begin(made: Template, sequence: int | None, digest: bytes | None) -> Writer
     return out
 
 
-def _sealed(out: Writer) -> bytes:
-    body = out.join()
-    return body + K.crc32c(body).to_bytes(4, "little")
-
-
 @dataclass(frozen=True)
 class Opened:
     """A frame whose seal is good: its number and digest, and the payload still to be decoded."""
@@ -111,7 +111,7 @@ class Opened:
     digest: bytes | None
     entries: tuple[Entry, ...]
     payload: Reader
-    short: Lean | None = None
+    short: Shortcut | None = None
 
     def values(self) -> F32:
         """All tensors as one flat vector."""
@@ -137,15 +137,13 @@ class Opened:
 _NONE = np.zeros(0, np.float32)
 
 
-def read(frame: Piece, expected: Template) -> Opened:
+def read(frame: Piece, expected: Blueprint) -> Opened:
     """Open a frame of the expected layout; a head seen before is compared, not parsed."""
     view = memoryview(frame).cast("B")
     head_end = _SEQUENCE_AT
     if view[:head_end] not in (expected.numbered_head, expected.plain_head):
         return _read_any(frame, expected.layout)
-    if K.crc32c(view[:-4]) != int.from_bytes(view[-4:], "little"):
-        raise DecodeError("the checksum does not match: the frame is damaged or truncated")
-    src = Reader(view[:-4])
+    src = Reader(unsealed(view))
     src.position = head_end
     is_numbered = bool(view[5] & STATEFUL)
     sequence = src.varint("sequence number") if is_numbered else None
@@ -157,10 +155,10 @@ def read(frame: Piece, expected: Template) -> Opened:
 
 
 def number(frame: Piece) -> int:
-    """The sequence number a frame claims; nothing is checked yet."""
+    """The sequence number a frame claims; nothing is checked yet. One without is new to every receiver: its number is above all others."""
     src = Reader(memoryview(frame).cast("B"))
     flags = src.take(_SEQUENCE_AT, "head")[5]
-    return src.varint("sequence number") if flags & STATEFUL else 0
+    return src.varint("sequence number") if flags & STATEFUL else _UNNUMBERED
 
 
 def overhead(frame: bytes) -> int:
@@ -170,7 +168,7 @@ def overhead(frame: bytes) -> int:
         at = _after_varint(frame, at) + DIGEST_BYTES
     directory_at = _after_varint(frame, at)
     length = sum((byte & 0x7F) << 7 * i for i, byte in enumerate(frame[at:directory_at]))
-    return directory_at + length + 4
+    return directory_at + length + SEAL_BYTES
 
 
 def _after_varint(frame: bytes, at: int) -> int:

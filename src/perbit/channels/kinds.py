@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
+from numbers import Real
 
 import numpy as np
 
 from perbit import theory
-from perbit.channels.base import Channel, Code, Memory, State
+from perbit.channels.base import Channel, Code, State
 from perbit.channels.layout import Layout
+from perbit.channels.tree import Memory
+from perbit.coding.spec import codec
+from perbit.errors import SpecError
 from perbit.kernels.api import F32
-from perbit.plan import PlanLike, codec
+from perbit.plan.plan import PlanLike, as_plan
+
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 def _plan(plan: PlanLike) -> PlanLike:
-    return codec(plan) if isinstance(plan, str) else plan
+    found = codec(plan) if isinstance(plan, str) else plan
+    as_plan(found)  # what cannot code a model is refused here, not at the first frame
+    return found
+
+
+def _is_number(value: object) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+
+
+def _wrong(channel: Channel, parameter: str, expected: str) -> SpecError:
+    return SpecError(f"{type(channel).__name__}: {parameter} must be {expected}, got {getattr(channel, parameter)!r}")
 
 
 class _Memoryless(Channel):
@@ -65,6 +82,8 @@ class Warmup(_Memoryless):
     numbered = True
 
     def __post_init__(self) -> None:
+        if not all(map(_is_stage, self.stages)):
+            raise _wrong(self, "stages", "pairs of a number of frames, at least 0, and a plan")
         object.__setattr__(self, "stages", tuple((count, _plan(plan)) for count, plan in self.stages))
         object.__setattr__(self, "plan", _plan(self.plan))
 
@@ -76,12 +95,28 @@ class Warmup(_Memoryless):
         return self.plan
 
 
+def _is_stage(stage: object) -> bool:
+    if not isinstance(stage, tuple | list) or len(stage) != 2:
+        return False
+    count = stage[0]
+    return isinstance(count, int) and not isinstance(count, bool) and count >= 0
+
+
 @dataclass(frozen=True)
 class _Wrapper(Channel):
     """A channel around another: the codecs are the inner one's, the shared memory too unless it adds its own."""
 
     inner: Channel
     numbered = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.inner, Channel):
+            raise _wrong(self, "inner", 'a channel such as Direct("topk(0.01)")')
+
+    @cached_property
+    def _chosen(self) -> dict[Layout, float]:
+        """The parameters worked out so far. Each channel has its own, since equal channels may be written differently."""
+        return {}
 
     def plan_at(self, sequence: int) -> PlanLike:
         return self.inner.plan_at(sequence)
@@ -103,9 +138,19 @@ class ErrorFeedback(_Wrapper):
 
     decay: float | None = 1.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.decay is not None and not (_is_number(self.decay) and 0 <= self.decay <= 1):
+            raise _wrong(self, "decay", "none or a number from 0 to 1")
+
     def gamma(self, layout: Layout) -> float:
         """The γ in use for this model."""
-        return _decay(self, layout) if self.decay is None else self.decay
+        if self.decay is not None:
+            return self.decay
+        if layout not in self._chosen:
+            omega = self.inner.omega(layout)
+            self._chosen[layout] = 1.0 if omega < 1 else 1 / (omega + 1)
+        return self._chosen[layout]
 
     def memories(self, n: int) -> tuple[Memory, Memory]:
         sender, receiver = self.inner.memories(n)
@@ -122,12 +167,6 @@ class ErrorFeedback(_Wrapper):
         return value, (inner,)
 
 
-@lru_cache(maxsize=256)
-def _decay(channel: ErrorFeedback, layout: Layout) -> float:
-    omega = channel.inner.omega(layout)
-    return 1.0 if omega < 1 else 1 / (omega + 1)
-
-
 @dataclass(frozen=True)
 class Shifted(_Wrapper):
     """d = C(x - h); value = h + d; h ← h + α·d, at both ends.
@@ -138,9 +177,19 @@ class Shifted(_Wrapper):
 
     alpha: float | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.alpha is not None and not (_is_number(self.alpha) and 0 < self.alpha <= 1):
+            raise _wrong(self, "alpha", "none or a number above 0 and at most 1")
+
     def rate(self, layout: Layout) -> float:
         """The α in use for this model."""
-        return _rate(self, layout) if self.alpha is None else self.alpha
+        if self.alpha is not None:
+            return self.alpha
+        if layout not in self._chosen:
+            is_unbiased = self.inner.unbiased(layout)
+            self._chosen[layout] = theory.memory_rate(self.inner.omega(layout)) if is_unbiased else 1.0
+        return self._chosen[layout]
 
     def memories(self, n: int) -> tuple[Memory, Memory]:
         sender, receiver = self.inner.memories(n)
@@ -150,15 +199,17 @@ class Shifted(_Wrapper):
     def push(self, x: F32, memory: Memory, layout: Layout, code: Code) -> tuple[F32, Memory]:
         h, inner = memory
         d, inner = self.inner.push(x - h, inner, layout, code)
-        return h + d, (h + self._step(d, layout), inner)
+        return self._moved(h, d, inner, layout)
 
     def pull(self, decoded: F32, memory: Memory, layout: Layout) -> tuple[F32, Memory]:
         h, inner = memory
         d, inner = self.inner.pull(decoded, inner, layout)
-        return h + d, (h + self._step(d, layout), inner)
+        return self._moved(h, d, inner, layout)
 
-    def _step(self, d: F32, layout: Layout) -> F32:
-        return np.float32(self.rate(layout)) * d
+    def _moved(self, h: F32, d: F32, inner: Memory, layout: Layout) -> tuple[F32, Memory]:
+        """The value and the new memory: one array for both where the memory moves by all of d."""
+        value, rate = h + d, np.float32(self.rate(layout))
+        return value, (value if rate == 1 else h + rate * d, inner)
 
     def shared(self, memory: Memory) -> tuple[F32, ...]:
         return (memory[0], *self.inner.shared(memory[-1]))
@@ -171,17 +222,16 @@ class Shifted(_Wrapper):
         return h
 
 
-@lru_cache(maxsize=256)
-def _rate(channel: Shifted, layout: Layout) -> float:
-    omega = channel.inner.omega(layout)
-    return theory.memory_rate(omega) if channel.inner.unbiased(layout) else 1.0
-
-
 @dataclass(frozen=True)
 class Summed(_Wrapper):
     """w ← w + β·C(x); value = w, at both ends: the sender gives a step, the receiver has the point it leads to."""
 
     scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (_is_number(self.scale) and 0 < self.scale <= _FLOAT32_MAX):
+            raise _wrong(self, "scale", "a number above 0 that float32 can hold")
 
     def memories(self, n: int) -> tuple[Memory, Memory]:
         sender, receiver = self.inner.memories(n)
@@ -217,6 +267,11 @@ class Momentum(_Wrapper):
 
     factor: float = 0.9
     masked: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (_is_number(self.factor) and 0 <= self.factor < 1):
+            raise _wrong(self, "factor", "a number of at least 0 and below 1")
 
     def memories(self, n: int) -> tuple[Memory, Memory]:
         sender, receiver = self.inner.memories(n)

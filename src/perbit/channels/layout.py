@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from perbit.arrays import FLOATS, as_numpy
+from perbit.coding.arrays import FLOATS, as_numpy
+from perbit.coding.values import Shape, size
 from perbit.errors import EncodeError
 from perbit.kernels.api import F32
-from perbit.values import Shape, size
 
 Tensors = F32 | Mapping[str, F32]  # one array, or the named tensors of a model
 
@@ -88,8 +88,9 @@ def _shape(like: Any) -> Shape:
 
 
 def _floats(name: str, x: Any, shape: Shape) -> F32:
-    if type(x) is np.ndarray and x.dtype == np.float32 and x.shape == shape and x.flags.c_contiguous:
-        return x
+    is_good = type(x) is np.ndarray and x.dtype == np.float32 and x.shape == shape
+    if is_good and x.flags.c_contiguous and x.flags.aligned:
+        return x  # type: ignore[no-any-return]
     array = as_numpy(x)
     what = f"tensor {name!r}" if name else "the array"
     if array.shape != shape:

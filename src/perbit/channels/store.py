@@ -1,28 +1,41 @@
-"""Where a server keeps one state for each of its workers: in memory, or in a file that the operating system pages in and out."""
+"""Where a server keeps one state for each of its clients: in memory, or in a file with the latest ones in memory."""
 
 from __future__ import annotations
 
+import tempfile
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from perbit.channels.base import Memory, State, freeze
-from perbit.kernels.api import F32
+from perbit.channels.base import State
+from perbit.channels.layout import Layout
+from perbit.channels.tree import freeze, leaves, rebuilt
+from perbit.files import FileError
+
+ClientId = Hashable
 
 
 class Store(ABC):
-    """The states of N workers. `put` gives the store that holds the changed ones."""
+    """The states of all clients; one that was never put holds `first`."""
+
+    first: Any
 
     @abstractmethod
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        """How many clients were put."""
 
     @abstractmethod
-    def get(self, worker: int) -> State: ...
+    def get(self, client: ClientId) -> Any: ...
 
     @abstractmethod
-    def put(self, changed: Mapping[int, State]) -> Store: ...
+    def put(self, changed: Mapping[Any, Any], gone: Iterable[ClientId] = ()) -> Store:
+        """The store with these states changed and those clients removed."""
 
 
 class InMemory(Store):
@@ -30,65 +43,124 @@ class InMemory(Store):
 
     >>> from perbit.channels import Direct
     >>> state = Direct("raw").init(3)[0]
-    >>> store = InMemory([state, state])
+    >>> store = InMemory(state)
     >>> store.put({1: State(state.layout, 7, state.link, ())}).get(1).sequence, store.get(1).sequence
     (7, 0)
     """
 
-    def __init__(self, states: list[State]) -> None:
-        self._states = states
+    def __init__(self, first: Any, states: Mapping[Any, Any] | None = None) -> None:
+        self.first, self.states = first, dict(states or {})
 
     def __len__(self) -> int:
-        return len(self._states)
+        return len(self.states)
 
-    def get(self, worker: int) -> State:
-        return self._states[worker]
+    def get(self, client: ClientId) -> Any:
+        return self.states.get(client, self.first)
 
-    def put(self, changed: Mapping[int, State]) -> Store:
-        return InMemory([changed.get(worker, state) for worker, state in enumerate(self._states)])
+    def put(self, changed: Mapping[Any, Any], gone: Iterable[ClientId] = ()) -> Store:
+        states = {**self.states, **changed}
+        for client in gone:
+            states.pop(client, None)
+        return InMemory(self.first, states)
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """Where a memory lies in the file, and what is not there."""
+
+    row: int
+    layout: Layout
+    sequence: int
+    link: bytes
+    sizes: tuple[int, ...]
 
 
 class OnDisk(Store):
-    """Memories as rows of a file. Only the rows in use are in memory; `put` writes them, so here committing is final."""
+    """Memories as rows of a file without a name, which vanishes with the process. `put` writes, so here it is final.
 
-    def __init__(self, path: Path, first: State, n_workers: int) -> None:
-        arrays = _arrays(first.memory)
-        self._first, self._path = first, path
-        shape = (n_workers, max(1, len(arrays)), first.layout.n)
-        self._rows = np.memmap(path, np.float32, "w+", shape=shape)
-        self._heads = [(first.sequence, first.link)] * n_workers
-        if any(array.any() for array in arrays):
-            for worker in range(n_workers):
-                self._write(worker, first)
+    A client of some of the tensors only has a row that is not full.
+
+    Args:
+        folder: where there is room; no file of anybody else is touched there.
+        first: the state of a client that was never put.
+        cached: so many of the latest states are also held in memory.
+    """
+
+    def __init__(self, folder: Path, first: State, cached: int = 4) -> None:
+        self.first, self.cached = first, cached
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = tempfile.TemporaryFile(dir=folder, prefix="perbit-")  # noqa: SIM115  open as long as the store is
+        except OSError as error:
+            raise FileError(f"cannot keep memories in {folder}: {error.strerror}") from error
+        weakref.finalize(self, self._file.close)
+        self._row_bytes = sum(array.nbytes for array in leaves(first.memory))
+        self._heads: dict[ClientId, _Head] = {}
+        self._free: list[int] = []
+        self._latest: OrderedDict[ClientId, State] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._heads)
 
-    def get(self, worker: int) -> State:
-        sequence, link = self._heads[worker]
-        rows = iter([np.array(row) for row in self._rows[worker]])
-        return State(self._first.layout, sequence, link, freeze(_rebuilt(self._first.memory, rows)))
+    def get(self, client: ClientId) -> State:
+        if client in self._latest:
+            return self._latest[client]
+        if client not in self._heads:
+            return self.first  # type: ignore[no-any-return]
+        head = self._heads[client]
+        self._file.seek(self._row_bytes * head.row)
+        values = np.frombuffer(self._file.read(4 * sum(head.sizes)), np.float32)
+        memory = rebuilt(self.first.memory, np.split(values, np.cumsum(head.sizes[:-1], dtype=int)))
+        return State(head.layout, head.sequence, head.link, freeze(memory))
 
-    def put(self, changed: Mapping[int, State]) -> Store:
-        for worker, state in changed.items():
-            self._write(worker, state)
-            self._heads[worker] = (state.sequence, state.link)
+    def put(self, changed: Mapping[Any, State], gone: Iterable[ClientId] = ()) -> Store:
+        for client, state in changed.items():
+            row = self._heads[client].row if client in self._heads else self._new_row()
+            self._file.seek(self._row_bytes * row)
+            for array in leaves(state.memory):
+                self._file.write(array.tobytes())
+            sizes = tuple(array.size for array in leaves(state.memory))
+            self._heads[client] = _Head(row, state.layout, state.sequence, state.link, sizes)
+            self._latest[client] = state
+            self._latest.move_to_end(client)
+        for client in gone:
+            if client in self._heads:
+                self._free.append(self._heads.pop(client).row)
+            self._latest.pop(client, None)
+        while len(self._latest) > self.cached:
+            self._latest.popitem(last=False)
         return self
 
-    def _write(self, worker: int, state: State) -> None:
-        for row, array in zip(self._rows[worker], _arrays(state.memory), strict=False):
-            row[:] = array
+    def _new_row(self) -> int:
+        return self._free.pop() if self._free else len(self._heads)
 
 
-def _arrays(memory: Memory) -> list[F32]:
-    found: list[F32] = []
-    for part in memory:
-        found += [part] if isinstance(part, np.ndarray) else _arrays(part)
-    return found
+def store_in(folder: str | Path | None, first: State) -> Store:
+    """States in memory, or in a file of this folder."""
+    return InMemory(first) if folder is None else OnDisk(Path(folder), first)
 
 
-def _rebuilt(like: Memory, rows: object) -> Memory:
-    return tuple(
-        next(rows) if isinstance(part, np.ndarray) else _rebuilt(part, rows)  # type: ignore[call-overload]
-        for part in like
-    )
+class Changes:
+    """A store and what has changed since: written to it together, at the end of a round."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._changed: dict[ClientId, Any] = {}
+        self._gone: set[ClientId] = set()
+
+    def get(self, client: ClientId) -> Any:
+        if client in self._changed:
+            return self._changed[client]
+        return self.store.first if client in self._gone else self.store.get(client)
+
+    def put(self, client: ClientId, state: Any) -> None:
+        self._changed[client] = state
+        self._gone.discard(client)
+
+    def remove(self, client: ClientId) -> None:
+        self._changed.pop(client, None)
+        self._gone.add(client)
+
+    def settled(self) -> Store:
+        """The store with all changes."""
+        return self.store.put(self._changed, self._gone)

@@ -23,7 +23,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    import perbit.bench as bench
+    import perbit.commands.benchmarks as bench
 
     perbit.set_threads(options.threads)
     rows = bench.run(options.n, options.repeats, options.only, progress=not options.json)

@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 
 from perbit import files
-from perbit.budget import fit_budget
 from perbit.commands.common import EXIT_OK, json_option, print_json
+from perbit.commands.planning import exception_options, split_rule
+from perbit.plan.budget import fit_budget
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -18,9 +19,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     size.add_argument("--bits", type=int, help="the budget in bits")
     size.add_argument("--bytes", type=int, help="the budget in bytes")
     command.add_argument("--per-tensor", action="store_true", help="share the budget by one threshold over all tensors")
-    command.add_argument(
-        "--small", metavar="SPEC", help="for tensors with one dimension or under 1024 values, e.g. raw"
-    )
+    exception_options(command)
     command.add_argument("--at-least", type=float, default=0.99, help="the share to fill (default 0.99)")
     command.add_argument("--seed", type=int, default=0, help="fixes every random choice (default 0)")
     command.add_argument("-o", "--output", type=Path, help="also write the frame")
@@ -35,6 +34,7 @@ def run(options: argparse.Namespace) -> int:
         n_bits=options.bits,
         n_bytes=options.bytes,
         per_tensor=options.per_tensor,
+        rules=map(split_rule, options.rule),
         small=options.small,
         at_least=options.at_least,
         seed=options.seed,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 
 import perbit
-from perbit import registry
+from perbit.coding import registry
+from perbit.coding.listing import about
+from perbit.coding.spec import signature
 from perbit.commands.common import EXIT_OK, json_option, print_json
-from perbit.listing import about
-from perbit.spec import signature
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+from pathlib import Path
 from typing import Any
+
+from perbit.files import FileError
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_STOPPED = 0, 1, 2, 130
 
@@ -15,6 +19,16 @@ def json_option(parser: argparse.ArgumentParser) -> None:
 
 def threads_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=positive, default=1, help="threads for large arrays (default 1)")
+
+
+def force_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--force", action="store_true", help="replace the output if it exists")
+
+
+def check_free(output: Path, force: bool) -> None:
+    """Refuse to replace a file, be it the input itself, unless the user insists; what is no file, writing refuses."""
+    if not force and os.path.lexists(output) and not output.is_dir():
+        raise FileError(f"{output} exists already; choose another name with -o, or replace it with --force")
 
 
 def positive(text: str) -> int:
@@ -36,6 +50,15 @@ def human_bytes(n_bytes: float) -> str:
             return f"{n_bytes:.3g} {unit}" if n_bytes >= 100 or unit == "B" else f"{n_bytes:.2f} {unit}"
         n_bytes /= 1000
     raise AssertionError("unreachable")
+
+
+def printable(text: str) -> str:
+    r"""Names come from files of others: what a terminal would obey is written out.
+
+    >>> printable("fc1.weight"), printable("\x1b[2Jfc1")
+    ('fc1.weight', '\\x1b[2Jfc1')
+    """
+    return text if text.isprintable() else repr(text)[1:-1]
 
 
 def print_json(value: Any) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from perbit.commands.common import EXIT_OK, json_option, positive, print_json
 from perbit.commands.progress import Display
-from perbit.commands.workplace import workplace
+from perbit.commands.runfolder import run_folder
 from perbit.files import write_atomically
 from perbit.sim.compare import config, pool, summary
 from perbit.sim.compare.config import Comparison
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     comparison = _changed(config.load(options.comparison), options)
     output = options.output or Path("perbit-runs") / Path(options.comparison).stem
     check(comparison)
-    with workplace(output):
+    with run_folder(output):
         return _compare(comparison, output, options)
 
 

@@ -11,14 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from perbit import presets
 from perbit.errors import PerbitError
 from perbit.files import FileError, write_atomically
-from perbit.protocol import Protocol
-from perbit.sim.convex import checkpoint, data, report
+from perbit.protocols import presets
+from perbit.protocols.protocol import Protocol
+from perbit.report import convex as report
+from perbit.sim.convex import checkpoint, data
 from perbit.sim.convex import run as convex_run
 from perbit.sim.convex.problem import Kind, Problem
-from perbit.sim.convex.run import Progress, Settings
+from perbit.sim.convex.run import ConvexProgress, Settings
 
 SECONDS_BETWEEN_CHECKPOINTS = float(os.environ.get("PERBIT_CHECKPOINT_SECONDS") or 2)
 
@@ -28,23 +29,23 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--data", default="synthetic", help="a LIBSVM or .npz file, or `synthetic` (default)")
     command.add_argument("--problem", choices=("least_squares", "logistic"), help="default: logistic for files")
     command.add_argument(
-        "--algorithms", default="sgd,diana,mcm,artemis,dore", help="names from perbit.presets, with commas"
+        "--algorithms", default="sgd,diana,mcm,artemis,dore", help="names from perbit.protocols.presets, with commas"
     )
-    command.add_argument("--up", default=presets.QUANTIZE, help="codec of the workers' frames")
+    command.add_argument("--up", default=presets.ONE_LEVEL, help="codec of the clients' frames")
     command.add_argument(
-        "--down", default=presets.QUANTIZE, help="codec of the server's frames, where they are compressed"
+        "--down", default=presets.ONE_LEVEL, help="codec of the server's frames, where they are compressed"
     )
-    command.add_argument("--workers", type=int, default=20)
+    command.add_argument("--clients", "--workers", type=int, default=20)
     command.add_argument("--rounds", type=int, default=1000)
     command.add_argument("--batch", type=int, default=0, help="rows in a gradient; 0: all (default)")
     command.add_argument("--step", default="0.5/L", help="a number, a number over L (1/L), or `theory`")
     command.add_argument("--smoothness", choices=("spectral", "frobenius"), default="spectral", help="what L is")
     command.add_argument(
-        "--participation", type=float, default=1.0, help="each worker's chance to take part in a round"
+        "--participation", type=float, default=1.0, help="each client's chance to take part in a round"
     )
-    command.add_argument("--heterogeneous", action="store_true", help="workers with different data")
+    command.add_argument("--heterogeneous", action="store_true", help="clients with different data")
     command.add_argument("--features", type=int, default=20, help="of the synthetic problem")
-    command.add_argument("--rows", type=int, default=200, help="of each worker of the synthetic problem")
+    command.add_argument("--rows", type=int, default=200, help="of each client of the synthetic problem")
     command.add_argument("--seed", type=int, default=0)
     command.add_argument(
         "-o", "--output", type=Path, default=Path("convex"), help="folder for results (default: convex)"
@@ -63,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     except OSError as error:
         raise FileError(f"cannot make the folder {options.output}: {error.strerror}") from error
     results = [_one(name, made, problem, options) for name, made in protocols.items()]
-    everything = {"data": Path(options.data).name, "workers": problem.n_workers, "results": results}
+    everything = {"data": Path(options.data).name, "clients": problem.n_clients, "results": results}
     _write_json(options.output / "convex.json", everything)
     if not options.no_plot:
         report.plot(results, options.output / "convex.png", f"{Path(options.data).name}, {problem.kind}")
@@ -76,26 +77,23 @@ def run(options: argparse.Namespace) -> int:
 
 def load_problem(options: argparse.Namespace) -> Problem:
     """The problem the options describe."""
-    if options.workers < 1 or options.rounds < 1 or options.batch < 0 or not 0 < options.participation <= 1:
+    if options.clients < 1 or options.rounds < 1 or options.batch < 0 or not 0 < options.participation <= 1:
         raise PerbitError(
-            "workers and rounds must be at least 1, batch at least 0, participation above 0 and at most 1"
+            "clients and rounds must be at least 1, batch at least 0, participation above 0 and at most 1"
         )
     if options.data == "synthetic":
         kind: Kind = options.problem or "least_squares"
-        shape = (options.workers, options.rows, options.features)
+        shape = (options.clients, options.rows, options.features)
         return data.synthetic(kind, *shape, heterogeneous=options.heterogeneous, seed=options.seed)
     x, y = data.load(Path(options.data))
-    return data.prepare(x, y, options.problem or "logistic", options.workers, options.heterogeneous)
+    return data.prepare(x, y, options.problem or "logistic", options.clients, options.heterogeneous)
 
 
 def protocol(name: str, options: argparse.Namespace) -> Protocol:
     """The preset of this name with the codecs of the options."""
-    preset = presets.PRESETS.get(name)
-    if preset is None:
-        raise PerbitError(f"there is no algorithm {name!r}; there are {', '.join(presets.PRESETS)}")
     if name in ("sgd", "fedavg"):
-        return preset.make()
-    return preset.make(options.up, options.down) if preset.two_way else preset.make(options.up)
+        return presets.protocol_of(name)
+    return presets.protocol_of(name, options.up, options.down if presets.preset_of(name).two_way else None)
 
 
 def step_size(name: str, made: Protocol, problem: Problem, options: argparse.Namespace) -> float:
@@ -104,7 +102,7 @@ def step_size(name: str, made: Protocol, problem: Problem, options: argparse.Nam
     text = options.step.replace(" ", "")
     try:
         if text == "theory":
-            return presets.step_bound(name, L, problem.n_workers, problem.n_features, made)
+            return presets.step_bound(name, L, problem.n_clients, problem.n_features, made)
         return float(text[:-2]) / L if text.endswith("/L") else float(text)
     except ValueError:
         raise PerbitError(f"the step must be a number, a number over L, or `theory`, got {options.step!r}") from None
@@ -139,7 +137,7 @@ class _Keeper:
     def __init__(self, path: Path, about: dict[str, Any], show: Callable[[int], None]) -> None:
         self.path, self.about, self.show, self.last = path, about, show, time.monotonic()
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: ConvexProgress) -> None:
         self.show(progress.done)
         if time.monotonic() - self.last >= SECONDS_BETWEEN_CHECKPOINTS:
             checkpoint.save(self.path, progress, self.about)

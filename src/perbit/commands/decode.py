@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import perbit
-from perbit import files, wire
-from perbit.commands.common import EXIT_OK, json_option, print_json, threads_option
+from perbit import files
+from perbit.commands.common import EXIT_OK, check_free, force_option, json_option, print_json, threads_option
+from perbit.frame import wire
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", type=Path, help="a frame")
     parser.add_argument("-o", "--output", type=Path, help="a .npy file, or .npz or .safetensors for a message")
     parser.add_argument("--max-values", type=int, help="refuse frames that claim more values than this")
+    force_option(parser)
     threads_option(parser)
     json_option(parser)
 
@@ -23,8 +25,9 @@ def run(options: argparse.Namespace) -> int:
     perbit.set_threads(options.threads)
     frame = files.read_bytes(options.input)
     is_message = wire.read_header(frame, options.max_values).is_message
-    value: Any = (perbit.loads if is_message else perbit.decode)(frame, max_values=options.max_values)
     output = options.output or options.input.with_suffix(".npz" if is_message else ".npy")
+    check_free(output, options.force)
+    value: Any = (perbit.loads if is_message else perbit.decode)(frame, max_values=options.max_values)
     files.write_tensors(output, value)
     shapes = {name: list(a.shape) for name, a in value.items()} if is_message else {"": list(value.shape)}
     if options.json:

@@ -9,35 +9,43 @@ import numpy as np
 
 import perbit
 from perbit import files
-from perbit.commands.common import EXIT_OK, human_bytes, json_option, print_json, threads_option
-from perbit.plan import Plan
+from perbit.commands.common import (
+    EXIT_OK,
+    check_free,
+    force_option,
+    human_bytes,
+    json_option,
+    print_json,
+    threads_option,
+)
+from perbit.commands.planning import encoded, plan_of, plan_options
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", type=Path, help="a .npy, .npz or .safetensors file")
-    parser.add_argument("spec", help='e.g. "topk(0.01) | qsgd(15) | rans"')
+    parser.add_argument("spec", help='what large tensors get, e.g. "topk(0.01) | qsgd(15) | rans"')
     parser.add_argument("-o", "--output", type=Path, help="the frame (default: the input's name with .pbit)")
+    plan_options(parser)
+    parser.add_argument("--plan", action="store_true", help=argparse.SUPPRESS)  # once asked for what is now the default
     parser.add_argument("--seed", type=int, help="fix every random choice")
-    parser.add_argument("--plan", action="store_true", help="keep tensors with one dimension or under 1024 values raw")
+    force_option(parser)
     threads_option(parser)
     json_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     perbit.set_threads(options.threads)
-    codec = perbit.codec(options.spec)
-    value = files.read_tensors(options.input)
-    if isinstance(value, np.ndarray):
-        frame = perbit.encode(value, codec, seed=options.seed, name=options.input.name)
-        n_bytes, n_values = value.nbytes, value.size
-    else:
-        frame = perbit.dumps(value, Plan(codec) if options.plan else codec, seed=options.seed)
-        n_bytes, n_values = sum(a.nbytes for a in value.values()), sum(a.size for a in value.values())
+    plan = plan_of(options)
     output = options.output or options.input.with_suffix(".pbit")
+    check_free(output, options.force)
+    value = files.read_tensors(options.input)
+    frame = encoded(value, plan, options.seed, options.input.name)
     files.write_atomically(output, lambda file: file.write(frame))
+    arrays = [value] if isinstance(value, np.ndarray) else list(value.values())
+    n_bytes, n_values = sum(a.nbytes for a in arrays), sum(a.size for a in arrays)
     result = {
         "output": str(output),
-        "spec": str(codec),
+        "spec": str(plan.default),
         "n_values": n_values,
         "input_bytes": n_bytes,
         "n_bytes": len(frame),

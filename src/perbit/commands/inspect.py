@@ -7,7 +7,7 @@ from pathlib import Path
 
 import perbit
 from perbit import files
-from perbit.commands.common import EXIT_OK, human_bytes, json_option, print_json
+from perbit.commands.common import EXIT_OK, human_bytes, json_option, print_json, printable
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -24,9 +24,9 @@ def run(options: argparse.Namespace) -> int:
     bits = f", {info['bits_per_value']:.3f} bits a value" if info["n_values"] else ""
     print(f"{options.input}: {info['kind']}, {human_bytes(info['n_bytes'])} for {info['n_values']} values{bits}")
     print(f"  header {human_bytes(info['header_bytes'])}, checksum {info['checksum_bytes']} B")
-    for tensor in info.get("tensors") or [info]:
-        label = f"{tensor['name']}  " if tensor.get("name") else ""
-        print(f"  {label}{tensor['dtype']} {tuple(tensor['shape'])}  {tensor['spec']}")
+    for tensor in info["tensors"] if info["kind"] == "message" else [info]:
+        label = f"{printable(tensor['name'])}  " if tensor.get("name") else ""
+        print(f"  {label}{tensor['dtype']} {tuple(tensor['shape'])}  {printable(tensor['spec'])}")
         for section in tensor["sections"]:
             print(f"    {section['name']:<12} {human_bytes(section['n_bytes'])}")
     return EXIT_OK

@@ -10,25 +10,15 @@ import numpy as np
 
 import perbit
 from perbit import files
-from perbit.commands.common import EXIT_OK, human_bytes, json_option, print_json, threads_option
-from perbit.errors import SpecError
-from perbit.plan import Plan
+from perbit.commands.common import EXIT_OK, human_bytes, json_option, print_json, printable, threads_option
+from perbit.commands.planning import encoded, plan_of, plan_options
+from perbit.plan.plan import Plan
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="a .safetensors, .npz or .npy file")
-    parser.add_argument("spec", help='what tensors get by default, e.g. "topk(0.01) | qsgd(15) | rans"')
-    parser.add_argument(
-        "--rule",
-        action="append",
-        default=[],
-        metavar="RULE=SPEC",
-        help='other tensors, the first match wins: "embed*=nonzero | fp16", "dims:4 size:1e5..=topk(0.001)"',
-    )
-    parser.add_argument("--small", default="raw", metavar="SPEC", help="what small tensors get (default raw)")
-    parser.add_argument("--small-below", type=int, default=1024, metavar="N", help="smaller is small (default 1024)")
-    parser.add_argument("--flat-too", action="store_true", help="one-dimensional tensors are not small by themselves")
-    parser.add_argument("--whole-model", action="store_true", help="one topk threshold for all tensors together")
+    parser.add_argument("spec", help='what large tensors get, e.g. "topk(0.01) | qsgd(15) | rans"')
+    plan_options(parser)
     parser.add_argument("--seed", type=int, default=0, help="fixes every random choice (default 0)")
     threads_option(parser)
     json_option(parser)
@@ -36,18 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     perbit.set_threads(options.threads)
-    plan = Plan.of(
-        options.spec,
-        map(split_rule, options.rule),
-        options.small,
-        options.small_below,
-        flat_is_small=not options.flat_too,
-        whole_model=options.whole_model,
-    )
-    tensors = files.read_tensors(options.model)
-    if isinstance(tensors, np.ndarray):
-        tensors = {options.model.stem: tensors}
-    report = describe(tensors, plan, options.seed)
+    report = describe(files.read_tensors(options.model), plan_of(options), options.seed, options.model.stem)
     if options.json:
         print_json(report)
     else:
@@ -55,21 +34,19 @@ def run(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def split_rule(text: str) -> tuple[str, str]:
-    """The rule and its spec; a spec may hold further equals signs.
+def describe(value: Any, plan: Plan, seed: int = 0, name: str = "") -> dict[str, Any]:
+    """Every tensor with its codec, bytes and ratio, from the frame `perbit encode` would write; the rows and the header add up to it.
 
-    >>> split_rule("fc*=topk(0.1, positions=bitmap)")
-    ('fc*', 'topk(0.1, positions=bitmap)')
+    Args:
+        value: the tensors of a model, or a lone array.
+        plan: what they get.
+        seed: fixes every random choice.
+        name: what the row of a lone array is called.
     """
-    rule, equals, spec = text.partition("=")
-    if not (equals and rule.strip() and spec.strip()):
-        raise SpecError(f'{text!r} is no rule; write RULE=SPEC, e.g. "conv*=topk(0.01) | fp16"')
-    return rule.strip(), spec.strip()
-
-
-def describe(tensors: dict[str, Any], plan: Plan, seed: int = 0) -> dict[str, Any]:
-    """Every tensor with its codec, bytes and ratio, from the frame the plan makes; the rows and the header add up to it."""
-    info = perbit.inspect(perbit.dumps(tensors, plan, seed=seed), max_values=sum(a.size for a in tensors.values()))
+    tensors = {name: value} if isinstance(value, np.ndarray) else value
+    info = perbit.inspect(encoded(value, plan, seed, name), max_values=sum(a.size for a in tensors.values()))
+    overhead = info["header_bytes"] + info["checksum_bytes"]
+    held = info.get("tensors", [info | {"name": name, "n_bytes": info["n_bytes"] - overhead}])
     rows = [
         {
             "name": tensor["name"],
@@ -80,12 +57,12 @@ def describe(tensors: dict[str, Any], plan: Plan, seed: int = 0) -> dict[str, An
             "n_bytes": tensor["n_bytes"],
             "ratio": _ratio(tensors[tensor["name"]].nbytes, tensor["n_bytes"]),
         }
-        for tensor in info["tensors"]
+        for tensor in held
     ]
     input_bytes = sum(row["input_bytes"] for row in rows)
     return {
         "tensors": rows,
-        "header_bytes": info["n_bytes"] - sum(row["n_bytes"] for row in rows),
+        "header_bytes": overhead,
         "input_bytes": input_bytes,
         "n_bytes": info["n_bytes"],
         "ratio": _ratio(input_bytes, info["n_bytes"]),
@@ -99,7 +76,8 @@ def _ratio(before: int, after: int) -> float | None:
 def as_text(report: dict[str, Any]) -> str:
     """A table for people."""
     rows = [
-        _row(row["name"], "×".join(map(str, row["shape"])) or "scalar", row["spec"], row) for row in report["tensors"]
+        _row(printable(row["name"]), "×".join(map(str, row["shape"])) or "scalar", printable(row["spec"]), row)
+        for row in report["tensors"]
     ]
     header = report["header_bytes"]
     rows.append(("(header and checksum)", "", "", "", human_bytes(header), ""))

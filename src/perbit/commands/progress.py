@@ -17,7 +17,7 @@ BAR = 20
 
 
 @dataclass
-class Row:
+class ProgressRow:
     """One run as it is shown."""
 
     name: str
@@ -35,7 +35,7 @@ class Display:
     """Call it with reports; use it as a context."""
 
     def __init__(self, names: Sequence[str], rounds: int, quiet: bool = False) -> None:
-        self.rows, self.rounds, self.quiet = [Row(name) for name in names], rounds, quiet
+        self.rows, self.rounds, self.quiet = [ProgressRow(name) for name in names], rounds, quiet
         self.live, self.last_line, self.n_shown = None if quiet else _live(), 0.0, 0
         self.width = max(map(len, names))
 
@@ -62,11 +62,11 @@ class Display:
             self.last_line = now
             print(self.line(row, now), file=sys.stderr, flush=True)
 
-    def line(self, row: Row, now: float) -> str:
+    def line(self, row: ProgressRow, now: float) -> str:
         cells = self.cells(row, now)
         return f"{row.name:<{self.width}}  round {cells[0]:>7}  {cells[1]:>7}  {cells[2]:>9} sent  {cells[3]}"
 
-    def cells(self, row: Row, now: float) -> tuple[str, str, str, str]:
+    def cells(self, row: ProgressRow, now: float) -> tuple[str, str, str, str]:
         """Round, accuracy, sent, time left."""
         if row.report is None:
             return f"0/{self.rounds}", "", "", "waiting"

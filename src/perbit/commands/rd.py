@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _rd_source(options: argparse.Namespace) -> tuple[rd.Source, str]:
+def _rd_source(options: argparse.Namespace) -> tuple[rd.RateSource, str]:
     if (options.input is None) == (options.gennorm is None):
         raise ChoiceError("give a file or --gennorm BETA")
     if options.gennorm is not None:
@@ -60,17 +60,17 @@ def _rd_source(options: argparse.Namespace) -> tuple[rd.Source, str]:
             raise ChoiceError(f"--gennorm takes a shape from 0.1 to 10, got {options.gennorm:g}")
         if not 100 <= options.n <= 1 << 26:
             raise ChoiceError(f"--n takes a number of samples from 100 to 2^26, got {options.n}")
-        return rd.Source.gennorm(options.gennorm, options.n), f"gennorm_{options.gennorm:g}"
+        return rd.RateSource.gennorm(options.gennorm, options.n), f"gennorm_{options.gennorm:g}"
     tensors = {name: x for name, x in tensors_of(options.input, options.layer).items() if np.any(x != 0)}
     if not tensors:
         raise ChoiceError(f"{options.input}: all values are zero, there is nothing to code")
     name = max(tensors, key=lambda name: tensors[name].size)
     label = f"{options.input.stem}_{name}" if name != options.input.stem else name
     among = f", the largest of {len(tensors)} tensors" if len(tensors) > 1 else ""
-    return rd.Source.of(f"{options.input.stem}: {name}{among}", tensors[name]), label
+    return rd.RateSource.of(f"{options.input.stem}: {name}{among}", tensors[name]), label
 
 
-def _print_rd(source: rd.Source, table: dict[str, dict[float, float | None]], curves: list[rd.Curve]) -> None:
+def _print_rd(source: rd.RateSource, table: dict[str, dict[float, float | None]], curves: list[rd.RateCurve]) -> None:
     print(
         f"{source.name}: fitted beta {source.beta:.3g}, {source.zero_mass:.1%} exact zeros, {source.values.size:,} values"
     )

@@ -9,9 +9,9 @@ from typing import Any
 
 from perbit.commands.common import EXIT_OK, human_bytes, print_json
 from perbit.commands.compare import output_options
-from perbit.commands.plan import split_rule
+from perbit.commands.planning import exception_options, split_rule
 from perbit.commands.progress import Display
-from perbit.commands.workplace import workplace
+from perbit.commands.runfolder import run_folder
 from perbit.errors import PerbitError
 from perbit.sim.compare import config, pool
 from perbit.sim.compare.jobs import check
@@ -24,19 +24,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--task", default="demo", help="the comparison whose task is taken, unless options below say otherwise"
     )
     task_options(parser)
-    parser.add_argument("--protocol", default="fedavg", help="a name from perbit.presets (default: fedavg)")
+    parser.add_argument("--protocol", default="fedavg", help="a name from perbit.protocols.presets (default: fedavg)")
     parser.add_argument("--up", default="raw", help="spec of the clients' messages (default: raw)")
     parser.add_argument("--down", default="raw", help="spec of the server's messages (default: raw)")
-    parser.add_argument("--small", default="", help="spec of biases and other small tensors (default: the same)")
+    exception_options(parser)
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a parameter of the protocol, e.g. decay=1"
-    )
-    parser.add_argument(
-        "--rule",
-        action="append",
-        default=[],
-        metavar="RULE=SPEC",
-        help='another spec for some tensors, e.g. "dims:4=fp16"',
     )
     parser.add_argument(
         "--whole-model",
@@ -69,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     check(config.Comparison("train", task, (method,), (options.seed,)))
     output = options.output or Path("perbit-runs") / "train"
     job = Job(task, method, options.seed, output, options.resume, None, options.dump_frames)
-    with workplace(output), Display([options.up], task.rounds, quiet=options.json) as show:
+    with run_folder(output), Display([options.up], task.rounds, quiet=options.json) as show:
         (outcome,) = pool.run_all([job], 1, show)
     if options.json:
         print_json(outcome)

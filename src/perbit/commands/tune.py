@@ -11,8 +11,8 @@ from typing import Any
 from perbit.commands.common import EXIT_OK, print_json
 from perbit.commands.compare import output_options
 from perbit.commands.progress import Display
+from perbit.commands.runfolder import run_folder
 from perbit.commands.train import task_of, task_options
-from perbit.commands.workplace import workplace
 from perbit.errors import PerbitError
 from perbit.sim.compare import config, pool
 from perbit.sim.compare.jobs import check
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
         if not options.json:
             print(f"after {rounds} rounds {len(fitting)} fit the budget; ahead: {fitting[0].method.name}", flush=True)
 
-    with workplace(output):
+    with run_folder(output):
         best = halving(task, methods, options.budget_mb, options.seed, output, run_all, say, options.resume)
     if options.json:
         print_json({**_keys(best.method), "accuracy": best.accuracy, "mb_up": best.projected_mb})

@@ -12,56 +12,60 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future as Pending
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket  # dist.GradBucket, where type checkers find it
 
-from perbit.codec import as_pipeline
-from perbit.engines.bytegroup import ByteGroup, own_group
-from perbit.engines.feedback import Memories, check_decay, decay
-from perbit.engines.reduction import Contents, Gathered, Job, Reduction, Sharded, Slot
+from perbit.coding.codec import as_pipeline
+from perbit.engines.collective.buckets import Bucket, BucketGradients, CodedParameter, plan_by_parameter
+from perbit.engines.collective.bytegroup import ByteGroup, own_group
+from perbit.engines.collective.feedback import Memories, check_decay, decay
+from perbit.engines.collective.reduction import Gathered, Reduction, Sharded
 from perbit.errors import EncodeError
-from perbit.plan import CodecLike, Plan
+from perbit.plan.plan import PlanLike
 
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 class State:
-    """What the hook keeps between steps: the plan, error memories by parameter, a step counter, and what has been sent.
+    """What the hook keeps between steps: the plan, an error memory for each parameter, the step, and what was sent.
 
-    `plan`: a Plan, or a spec for every matrix (small and one-dimensional parameters are then sent as they are).
-    `model`: names the parameters, for the rules of a plan and for checkpoints; without it they are numbered in the order DDP shows them.
-    `error_feedback`: True (γ = 1 for biased codecs, none for unbiased ones), False, or the decay γ for all that are not exact.
-    `gather_up_to`: for more ranks than this, pieces are averaged by their owners instead of everywhere.
+    Args:
+        plan: a spec for all large parameters, or a Plan. With a spec, small and one-dimensional parameters (biases, norms) go raw.
+        model: gives parameters their names, for the rules of a plan and for checkpoints. Without it they are numbered as DDP shows them.
+        error_feedback: True: what a biased codec (top-k, sign) did not send is added to the next gradient; unbiased codecs need no
+            memory. A number γ between 0 and 1: every codec that is not exact has a memory, which counts γ times. False: no memory.
+        seed: of all random choices; every rank, step and parameter draws its own.
+        process_group: that of the DDP model, if it is not the default one.
+        gather_up_to: with more ranks than this, each rank averages a piece of every parameter instead of all of them.
+        timeout: how long to wait for a rank that hangs before `backward()` raises; None: as long as the process group does.
     """
 
     def __init__(
         self,
-        plan: Plan | CodecLike,
+        plan: PlanLike,
         model: torch.nn.Module | None = None,
         *,
         error_feedback: bool | float = True,
         seed: int = 0,
         process_group: dist.ProcessGroup | None = None,
         gather_up_to: int = 4,
+        timeout: timedelta | None = None,
     ) -> None:
-        self.plan = plan if isinstance(plan, Plan) else Plan.of(plan)
-        if self.plan.whole_model:
-            raise ValueError("whole_model needs all gradients at once, DDP gives them bucket by bucket; use whole_model=False")  # fmt: skip
+        self.plan = plan_by_parameter(plan)
         check_decay(error_feedback)
-        self.error_feedback, self.seed, self.gather_up_to = error_feedback, seed, gather_up_to
+        self.error_feedback, self.seed = error_feedback, seed
+        self.gather_up_to, self.timeout = gather_up_to, timeout
         self.step = 0
         self.dense_bytes = 0  # what a ring all-reduce of the same gradients would have sent from this rank
-        self.seconds = {
-            "encode": 0.0,
-            "exchange": 0.0,
-        }  # busy time of the two threads; exchange includes waiting for others
+        self.seconds = {"encode": 0.0, "exchange": 0.0}  # busy time of the two threads; exchange includes waiting
         self.memories = Memories()
         self._process_group = process_group
         self._names: dict[torch.Tensor, str] = {}
-        self._buckets: dict[tuple[tuple[str, int], ...], Contents] = {}
+        self._buckets: dict[tuple[tuple[str, int], ...], Bucket] = {}
         self._running: _Running | None = None
         if model is not None:
             self.name_parameters(model)
@@ -90,7 +94,7 @@ class State:
         if self._running is None:
             self._running = _Running(self)
         values = buffer.to(torch.float32)  # the buffer itself for float32
-        job = Job(self._contents(bucket), values.numpy(), self.step, bucket.index())
+        gradients = BucketGradients(self._bucket(bucket), values.numpy(), self.step, bucket.index())
         world = self._running.group.world
         self.dense_bytes += 2 * (world - 1) * buffer.numel() * 4 // world
         self.step += bucket.is_last()
@@ -101,24 +105,25 @@ class State:
                 buffer.copy_(values)
             done.set_result(outcome or buffer)
 
-        self._running.start(job, settle)
+        self._running.start(gradients, settle)
         return done.then(_result)
 
-    def _contents(self, bucket: GradBucket) -> Contents:
+    def _bucket(self, bucket: GradBucket) -> Bucket:
         """The parameters of a bucket; DDP makes new buckets after the first step, then they stay."""
         start = int(bucket.buffer().storage_offset())
         named = [(self._names.setdefault(p, str(len(self._names))), p) for p in bucket.parameters()]
         offsets = [int(gradient.storage_offset()) - start for gradient in bucket.gradients()]
         key = tuple(zip((name for name, _ in named), offsets, strict=True))
         if key not in self._buckets:
-            slots = (self._slot(name, p, at) for (name, p), at in zip(named, offsets, strict=True))
-            self._buckets[key] = Contents(tuple(slots))
+            self._buckets[key] = Bucket(
+                tuple(self._parameter(name, p, at) for (name, p), at in zip(named, offsets, strict=True))
+            )
         return self._buckets[key]
 
-    def _slot(self, name: str, parameter: torch.Tensor, at: int) -> Slot:
+    def _parameter(self, name: str, parameter: torch.Tensor, at: int) -> CodedParameter:
         shape, n = tuple(parameter.shape), parameter.numel()
         codec = as_pipeline(self.plan.codec_for(name, shape))
-        return Slot(name, shape, codec, decay(self.error_feedback, codec, n), at, at + n)
+        return CodedParameter(name, shape, codec, decay(self.error_feedback, codec, n), at, at + n)
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
@@ -161,7 +166,7 @@ class _Running:
     """The group and the two threads of a state in use."""
 
     def __init__(self, state: State) -> None:
-        self.group = ByteGroup(own_group(state._process_group))
+        self.group = ByteGroup(own_group(state._process_group, state.timeout))
         self.seconds = state.seconds
         self.failure: BaseException | None = None
         self.encoder = ThreadPoolExecutor(1, thread_name_prefix="perbit-encode")
@@ -172,24 +177,26 @@ class _Running:
         kind = Gathered if self.group.world <= state.gather_up_to else Sharded
         self.reduction: Reduction = kind(self.group, state.memories, state.seed)
 
-    def start(self, job: Job, settle: Callable[[BaseException | None], None]) -> None:
+    def start(self, gradients: BucketGradients, settle: Callable[[BaseException | None], None]) -> None:
         """Encode and exchange a bucket after those before it; both threads keep the order in which buckets came."""
-        coded = self.encoder.submit(self._encode, job)
-        self.exchanger.submit(self._finish, job, coded, settle)
+        coded = self.encoder.submit(self._encode, gradients)
+        self.exchanger.submit(self._finish, gradients, coded, settle)
 
-    def _encode(self, job: Job) -> list[bytes]:
+    def _encode(self, gradients: BucketGradients) -> list[bytes]:
         begin = time.perf_counter()
-        frames = self.reduction.encode(job)
+        frames = self.reduction.encode(gradients)
         self.seconds["encode"] += time.perf_counter() - begin
         return frames
 
-    def _finish(self, job: Job, coded: Pending[list[bytes]], settle: Callable[[BaseException | None], None]) -> None:
+    def _finish(
+        self, gradients: BucketGradients, coded: Pending[list[bytes]], settle: Callable[[BaseException | None], None]
+    ) -> None:
         try:
             if self.failure is not None:  # what the others wait for did not go out: nothing else may take its place
                 raise self.failure
             frames = coded.result()
             begin = time.perf_counter()
-            self.reduction.finish(job, frames)
+            self.reduction.finish(gradients, frames)
             self.seconds["exchange"] += time.perf_counter() - begin
         except BaseException as error:
             self.failure = error

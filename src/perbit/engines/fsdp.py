@@ -3,7 +3,7 @@
     fully_shard(model)
     state = fsdp.compress(model, "topk(0.01) | qsgd(15) | rans")
 
-Gradients only: the all-gather of parameters stays as it is. The base class of the collective is not public in torch, hence experimental.
+Gradients only: the all-gather of parameters stays as it is. Experimental, because what FSDP reduces together, and how, is not public in torch.
 """
 
 from __future__ import annotations
@@ -16,36 +16,53 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
+from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 
-from perbit.codec import Pipeline, as_pipeline
-from perbit.engines.bytegroup import ByteGroup
-from perbit.engines.coding import Sheet
-from perbit.engines.feedback import Memories, check_decay, decay, fed
+from perbit.coding.codec import as_pipeline
+from perbit.coding.values import Shape, size
+from perbit.engines.collective.buckets import BucketGradients, CodedParameter, ShardBucket, plan_by_parameter
+from perbit.engines.collective.bytegroup import ByteGroup
+from perbit.engines.collective.feedback import Memories, check_decay, decay
+from perbit.engines.collective.reduction import Sharded
 from perbit.errors import EncodeError
-from perbit.kernels import K
-from perbit.kernels.api import F32
-from perbit.plan import CodecLike, codec
-from perbit.randomness import fold, key_from_seed
+from perbit.plan.plan import PlanLike
 
 
-def compress(model: torch.nn.Module, spec: CodecLike, *, error_feedback: bool | float = True, seed: int = 0) -> State:
-    """Send the gradients of every sharded module in `model` as `spec`. FSDP joins the parameters of a module, so they share the spec."""
-    state = State(as_pipeline(codec(spec)), error_feedback, seed)
-    for name, module in model.named_modules():
+def compress(model: torch.nn.Module, plan: PlanLike, *, error_feedback: bool | float = True, seed: int = 0) -> State:
+    """Send the gradients of every sharded module in `model` as coded bytes; see `State` for the arguments."""
+    state = State(plan, error_feedback=error_feedback, seed=seed)
+    names = {module: name for name, module in model.named_modules()}
+    for module, name in names.items():
         if isinstance(module, FSDPModule):
-            module.set_custom_reduce_scatter(CodedReduceScatter(state, name))
+            module.set_custom_reduce_scatter(CodedReduceScatter(state, name, _parameters(module, names)))
             state.modules.append(name)
     if not state.modules:
         raise ValueError("the model has no sharded module; call fully_shard first")
     return state
 
 
-class State:
-    """What is kept between steps, for all sharded modules of a model: error memories, step counters, bytes sent."""
+def _parameters(module: FSDPModule, names: Mapping[torch.nn.Module, str]) -> dict[str, FSDPParam]:
+    """The parameters that FSDP reduces together for this module, in its order, by their names in the model."""
+    groups = module._get_fsdp_state()._fsdp_param_groups
+    found = [parameter for group in groups for parameter in group.fsdp_params]
+    infos = [parameter._module_info for parameter in found]
+    full_names = [f"{names[info.module]}.{info.param_name}".removeprefix(".") for info in infos]
+    return dict(zip(full_names, found, strict=True))
 
-    def __init__(self, spec: Pipeline, error_feedback: bool | float, seed: int) -> None:
+
+class State:
+    """What is kept between steps for all sharded modules of a model; `compress` makes it.
+
+    Args:
+        plan: a spec for all large parameters, or a Plan. With a spec, small and one-dimensional parameters (biases, norms) go raw.
+        error_feedback: True: what a biased codec (top-k, sign) did not send is added to the next gradient; unbiased codecs need no
+            memory. A number γ between 0 and 1: every codec that is not exact has a memory, which counts γ times. False: no memory.
+        seed: of all random choices; every rank, step and parameter draws its own.
+    """
+
+    def __init__(self, plan: PlanLike, *, error_feedback: bool | float = True, seed: int = 0) -> None:
         check_decay(error_feedback)
-        self.codec, self.error_feedback, self.seed = spec, error_feedback, seed
+        self.plan, self.error_feedback, self.seed = plan_by_parameter(plan), error_feedback, seed
         self.modules: list[str] = []
         self.memories = Memories()
         self.steps: dict[str, int] = {}
@@ -93,8 +110,9 @@ class CodedReduceScatter(ReduceScatter):
     The own shard needs no frame. NaN or infinity on any rank makes the shards of all ranks NaN; memories keep what was to be sent.
     """
 
-    def __init__(self, state: State, name: str) -> None:
-        self.state, self.name = state, name
+    def __init__(self, state: State, name: str, parameters: dict[str, FSDPParam]) -> None:
+        self.state, self.name, self.parameters = state, name, parameters
+        self._buckets: dict[tuple[str, ...], ShardBucket] = {}
 
     def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
@@ -109,50 +127,45 @@ class CodedReduceScatter(ReduceScatter):
     ) -> None:
         if input_tensor.device.type != "cpu":
             raise EncodeError(f"perbit codes gradients on the CPU, these are on {input_tensor.device}")
-        ranks = self.state.group(group)
-        shards = input_tensor.to(torch.float32).numpy().reshape(ranks.world, -1)
-        self.state.dense_bytes += 4 * (shards.size - shards[0].size)
-        total = self._reduce(shards, ranks, _weight(op, ranks.world))
-        output_tensor.copy_(torch.from_numpy(total).view_as(output_tensor))
+        state, ranks = self.state, self.state.group(group)
+        values = input_tensor.to(torch.float32).numpy()
+        shard = values.size // ranks.world
+        state.dense_bytes += 4 * (values.size - shard)
+        gradients = BucketGradients(self._bucket(shard), values, state.steps.get(self.name, 0), index=0)
+        state.steps[self.name] = gradients.step + 1
+        reduction = Sharded(ranks, state.memories, state.seed)
+        parts = reduction.scatter(gradients, reduction.encode(gradients), _weight(op, ranks.world))
+        if parts is None:
+            output_tensor.fill_(torch.nan)
+        else:
+            output_tensor.copy_(torch.from_numpy(np.concatenate(parts)).view_as(output_tensor))
 
-    def _reduce(self, shards: F32, ranks: ByteGroup, weight: float) -> F32:
-        state, step = self.state, self.state.steps.get(self.name, 0)
-        state.steps[self.name] = step + 1
-        sheet = Sheet.of([(self.name, shards[0].shape, state.codec)])
-        others = [rank for rank in range(ranks.world) if rank != ranks.rank]
-        sending, frames = self._encoded(shards, others, ranks.rank, sheet, step)
-        arrived = ranks.exchange(frames)
-        if not sending or not all(len(arrived[rank]) for rank in others):
-            return np.full(shards[0].shape, np.nan, np.float32)
-        total: F32 = np.zeros(shards[0].shape, np.float32)
-        for rank, frame in enumerate(arrived):
-            if rank == ranks.rank:
-                K.axpy(total, shards[rank], weight)
-            else:
-                sheet.add(frame, [total], weight, step)
-                sheet.add(frames[rank], [sending[rank]], -1.0, step)  # delivered: what is left is the memory
-        return total
+    def _bucket(self, shard: int) -> ShardBucket:
+        """How a shard of so many values is made up: of all parameters that are trained, one after the other.
 
-    def _encoded(
-        self, shards: F32, others: list[int], own: int, sheet: Sheet, step: int
-    ) -> tuple[dict[int, F32], list[bytes]]:
-        """What is sent to each other rank, and its frame; nothing if the gradient is not finite."""
-        frames = [b""] * len(shards)
-        lowest, highest, n_nonfinite = K.scan(shards.reshape(-1))
-        if n_nonfinite:
-            return {}, frames
-        n, state = shards[0].size, self.state
-        gamma = decay(state.error_feedback, state.codec, n)
-        # which parameters of a module have gradients may change from step to step, and with it what the values mean
-        memory = None if gamma is None else state.memories.of(f"{self.name}[{shards.size}]", shards.size)
-        rows = None if memory is None else memory.reshape(shards.shape)
-        key = fold(fold(fold(key_from_seed(state.seed), own), step), K.crc32c(self.name.encode()))
-        sending = {}
-        for rank in others:
-            kept = None if rows is None else rows[rank]
-            sending[rank] = fed(shards[rank], kept, gamma or 0.0, lowest == highest == 0)
-            frames[rank] = sheet.encode([sending[rank]], [fold(key, rank)], step)
-        return sending, frames
+        If some of them got no gradient in this step, FSDP leaves them out and does not say which. Then nobody knows what the values
+        belong to, and they are coded together as one large parameter.
+        """
+        shapes = {
+            name: tuple(parameter.padded_sharded_param_size)
+            for name, parameter in self.parameters.items()
+            if parameter.sharded_param.requires_grad
+        }
+        if sum(map(size, shapes.values())) != shard:
+            shapes = {f"{self.name}[{shard}]": (shard,)}
+        key = tuple(shapes)
+        if key not in self._buckets:
+            ends = np.cumsum([size(shape) for shape in shapes.values()]).tolist()
+            coded = (self._coded(name, shape, end) for (name, shape), end in zip(shapes.items(), ends, strict=True))
+            self._buckets[key] = ShardBucket(tuple(coded))
+        return self._buckets[key]
+
+    def _coded(self, name: str, shape: Shape, end: int) -> CodedParameter:
+        """A parameter's part of a shard. The plan chooses by the whole parameter: how many ranks share it makes no difference."""
+        plan, whole = self.state.plan, self.parameters.get(name)
+        codec = as_pipeline(plan.codec_for(name, tuple(whole.sharded_param.shape)) if whole else plan.default)
+        n = size(shape)
+        return CodedParameter(name, shape, codec, decay(self.state.error_feedback, codec, n), end - n, end)
 
 
 def _weight(op: Any, world: int) -> float:

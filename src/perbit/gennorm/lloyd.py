@@ -145,7 +145,7 @@ def design(beta: float, m: float, bits: int) -> F64:
 
 @lru_cache(maxsize=256)
 def design_uniform(m: float, bits: int) -> F64:
-    """The same for the uniform density of unit variance (the text's figure of centroids against M).
+    """The same for the uniform density of unit variance (the figure of centroids against M in the paper on M-magnitude-weighted quantizers).
 
     >>> (design_uniform(0, 2) / 3**0.5).round(6)
     array([-0.75, -0.25,  0.25,  0.75])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perbit.arrays import FLOATS
+from perbit.coding.arrays import FLOATS
 from perbit.gennorm import GenNorm, fit, fit_laplace, fit_normal, kurtosis, wasserstein
 from perbit.gennorm.fit import Method
 

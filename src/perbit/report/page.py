@@ -84,8 +84,8 @@ def _figure(figure: Figure) -> str:
 
 def _spec(row: Row) -> str:
     method = row.method
-    lines = [("up", method.up), *((f"up, {rule}", spec) for rule, spec in method.rules.items())]
-    lines += [("down", method.down)] if method.down != "raw" else []
+    lines = [("up", method.up_text), *((f"up, {rule}", spec) for rule, spec in method.rules.items())]
+    lines += [("down", method.down_text)] if method.down_text != "raw" else []
     shown = "".join(
         f'<div class="spec"><span class="soft">{escape(way)}</span><code>{escape(spec)}</code>'
         f'<button type="button" data-copy="{escape(spec)}">copy</button></div>'

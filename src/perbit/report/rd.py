@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perbit import wire
-from perbit.codec import Codec
+from perbit.coding.codec import Codec
+from perbit.coding.spec import codec
+from perbit.frame import wire
 from perbit.gennorm import GenNorm, distortion_rate, fit, shannon_lower_bound
 from perbit.gennorm.bounds import db
 from perbit.gennorm.special import digamma
-from perbit.plan import codec
-from perbit.template import Template
+from perbit.plan.template import Template
 
 DEFAULT_SPECS = (
     "topk(?) | fp16",
@@ -44,7 +44,7 @@ _HEADER_ROOM = 1.01  # a codec of one bit a value counts as such, in spite of it
 
 
 @dataclass(frozen=True)
-class Point:
+class RatePoint:
     """One spec: real bits per value, and errors relative to those of sending nothing, in decibels."""
 
     spec: str
@@ -54,13 +54,13 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Curve:
+class RateCurve:
     """One template over the values of its parameter, by rising rate."""
 
     spec: str
-    points: tuple[Point, ...]
+    points: tuple[RatePoint, ...]
 
-    def useful(self, error: str = "mse_db") -> list[Point]:
+    def useful(self, error: str = "mse_db") -> list[RatePoint]:
         """Points that no smaller frame of the same curve beats, and that beat sending nothing."""
         best, kept = 0.0, []
         for point in self.points:
@@ -78,7 +78,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Source:
+class RateSource:
     """The values and the GenNorm fitted to them; a share of exact zeros is known to the bounds for free."""
 
     name: str
@@ -87,13 +87,13 @@ class Source:
     zero_mass: float
 
     @classmethod
-    def of(cls, name: str, x: NDArray[Any]) -> Source:
+    def of(cls, name: str, x: NDArray[Any]) -> RateSource:
         values = np.ascontiguousarray(x, np.float32)
         fitted = fit(values)
         return cls(name, values, fitted.dist.beta, fitted.zero_mass)
 
     @classmethod
-    def gennorm(cls, beta: float, n: int, seed: int = 1) -> Source:
+    def gennorm(cls, beta: float, n: int, seed: int = 1) -> RateSource:
         values = GenNorm.with_std(beta).sample(n, seed).astype(np.float32)
         return cls(f"GenNorm, β = {beta:g}", values, beta, 0.0)
 
@@ -115,7 +115,7 @@ class Source:
         return db(error / dist.abs_moment(m + 2))
 
 
-def candidates(spec: str, source: Source) -> list[Codec]:
+def candidates(spec: str, source: RateSource) -> list[Codec]:
     """The codecs of one spec: one, or one for each of about a dozen values of its `?`."""
     if "?" not in spec:
         return [codec(spec)]
@@ -134,7 +134,7 @@ def candidates(spec: str, source: Source) -> list[Codec]:
     return [template.fill(float(f"{unit * v:.3g}")) for v in np.geomspace(0.005, 5, _MOST_POINTS)]
 
 
-def measure(source: Source, chosen: Codec, m: float, seed: int = 0) -> Point:
+def measure(source: RateSource, chosen: Codec, m: float, seed: int = 0) -> RatePoint:
     """Encode, decode, compare."""
     frame = wire.encode(source.values, chosen, seed=seed)
     x = source.values.reshape(-1).astype(np.float64)
@@ -142,17 +142,17 @@ def measure(source: Source, chosen: Codec, m: float, seed: int = 0) -> Point:
     weight = np.abs(x) ** m
     relative = float(error.sum() / (x * x).sum()), float((weight * error).sum() / (weight * x * x).sum())
     mse_db, weighted_db = (float(db(max(value, 1e-30))) for value in relative)
-    return Point(str(chosen), 8 * len(frame) / x.size, mse_db, weighted_db)
+    return RatePoint(str(chosen), 8 * len(frame) / x.size, mse_db, weighted_db)
 
 
-def sweep(source: Source, specs: Sequence[str], m: float) -> Iterator[Curve]:
+def sweep(source: RateSource, specs: Sequence[str], m: float) -> Iterator[RateCurve]:
     """The curve of each spec, as it is ready."""
     for spec in specs:
         points = [measure(source, chosen, m) for chosen in candidates(spec, source)]
-        yield Curve(spec, tuple(sorted(points, key=lambda point: point.bits_per_value)))
+        yield RateCurve(spec, tuple(sorted(points, key=lambda point: point.bits_per_value)))
 
 
-def summary(source: Source, curves: Sequence[Curve]) -> dict[str, dict[float, float | None]]:
+def summary(source: RateSource, curves: Sequence[RateCurve]) -> dict[str, dict[float, float | None]]:
     """Decibels of the bound and of every curve at the rates of the table."""
     bound = source.bound_db(np.array(RATES))
     rows: dict[str, dict[float, float | None]] = {"bound R(D)": dict(zip(RATES, map(float, bound), strict=True))}

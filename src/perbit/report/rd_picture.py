@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from perbit.report.rd import Curve, Source
+from perbit.report.rd import RateCurve, RateSource
 from perbit.report.style import COLOURS, MARKERS, picture
 
 _MOST_BITS = 6.0
 
 
-def draw(source: Source, curves: Sequence[Curve], m: float, path: Path) -> None:
+def draw(source: RateSource, curves: Sequence[RateCurve], m: float, path: Path) -> None:
     """Error against real bits, plain and weighted, over the bounds of the fitted GenNorm."""
     with picture(path, 1, 2, width=13, height=6.4) as drawing:
         rate = np.linspace(0.02, _MOST_BITS, 300)

@@ -1,127 +1,228 @@
-"""The client's side: its end in memory or in a file, replaced only when the answer is made."""
+"""The client's side: what it holds, in memory or in files, replaced only when an answer is made."""
 
 from __future__ import annotations
 
+import json
 import logging
-import secrets
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from perbit import wire
-from perbit.bits import Piece
-from perbit.errors import DecodeError, EncodeError, StateMismatch
-from perbit.session import statefile
-from perbit.session.end import End, first_ends, pack_exact, unpack_exact, unpack_names
-from perbit.session.envelope import Kind, Opened, ResyncNeeded, ask_for_resync, open_frame, seal
-from perbit.session.model import Model, Tensors
-from perbit.session.wiring import Wiring
+import numpy as np
+
+from perbit.coding.bits import Piece
+from perbit.errors import DecodeError, EncodeError, LimitError, PerbitError, StateMismatch
+from perbit.frame import wire
+from perbit.kernels.api import F32
+from perbit.protocols.downlinks import Start
+from perbit.protocols.protocol import up_seed
+from perbit.randomness import fold
+from perbit.session.clientfiles import ClientFiles
+from perbit.session.envelope import Envelope, Kind, ResyncNeeded, ask_for_resync, enclose, opened, pieces
+from perbit.session.held import Held, Holding
+from perbit.session.model import Model, Tensors, answered, pack_exact, partial, unpack_exact
+from perbit.session.once import Once
+from perbit.session.terms import Terms
 
 LOG = logging.getLogger("perbit.session")
 
 
-class ClientSession:
-    """Receives models and answers. With a path the end is kept in that file, so it outlives the process.
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """A message under way: what the client holds if it answers, and what it went on from."""
 
-    The protocol comes with the server's full frame: there is nothing to configure, and nothing to get wrong.
+    terms: Terms
+    base: Held | None
+    held: Held
+
+    @property
+    def model(self) -> Model:
+        return self.held.model(self.terms)
+
+    @property
+    def digest(self) -> bytes:
+        return self.held.digest(self.terms)
+
+
+class ClientSession:
+    """Receives models and answers. The protocol comes with the server's first message: there is nothing to configure.
+
+    A client keeps the last two states that it answered from, so that an answer which the server did not get, or got too late,
+    costs nothing: the next message goes on from the state before.
+
+    Args:
+        folder: where its state is kept, so that it outlives the process; None: in memory only.
+        shared: for simulations: clients in step share what they decode.
     """
 
-    def __init__(self, path: Path | None = None, seed: int | None = None) -> None:
-        self.path = path
-        self._seed = secrets.randbits(64) if seed is None else seed
-        self._end = None if path is None else statefile.load(path)
-        self._received: End | None = None
+    def __init__(self, folder: Path | None = None, *, shared: Once | None = None) -> None:
+        self._files = None if folder is None else ClientFiles(folder)
+        self._holding: Holding | None = None if self._files is None else self._files.load()
+        self._task: _Task | None = None
+        self._shared = shared
+
+    @property
+    def state(self) -> Holding | None:
+        """What this client holds between two messages: a value that can be given to another `ClientSession`."""
+        return self._holding
+
+    @state.setter
+    def state(self, holding: Holding | None) -> None:
+        self._holding, self._task = holding, None
 
     @property
     def digest(self) -> bytes | None:
-        """The digest of the end this client keeps; the server's own for it is the same."""
-        return None if self._end is None else self._end.digest()
+        """The digest of what this client holds; the server's own for it is the same."""
+        return None if self._holding is None else self._holding.now.digest(self._holding.terms)
 
     def receive(self, frame: Piece) -> Tensors:
         """The model to train or evaluate. ResyncNeeded has the answer that makes the server send everything."""
         try:
-            self._received = self._apply(open_frame(frame))
-        except DecodeError as error:
-            self._received = None
+            self._task = self._apply(opened(frame))
+        except PerbitError as error:  # whatever is wrong with what was read, it is the frame's fault
+            self._task = None
             LOG.warning("resync needed: %s", error)
             raise ResyncNeeded(str(error), ask_for_resync(frame, str(error))) from error
-        return self._received.held.tensors()
+        return self._task.model.tensors()
 
-    def reply(self, tensors: Mapping[str, Any] | None = None) -> bytes:
-        """The answer to the last frame: the trained model, or nothing. This is the moment the state moves on."""
-        end = self._received
-        if end is None:
+    def reply(
+        self,
+        tensors: Mapping[str, Any] | None = None,
+        *,
+        update: Mapping[str, Any] | None = None,
+        exact: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        """The answer to the last message; this is the moment the state moves on.
+
+        Args:
+            tensors: the trained model, or only some of its tensors (personal layers and statistics stay at home then).
+            update: in place of a trained model, what the server is to subtract: a gradient, or the way back.
+            exact: with `update`, the tensors that are not floats, as they are now.
+        """
+        task = self._task
+        if task is None:
             raise EncodeError("there is no frame to answer; call receive first, and answer once")
-        answer, after = (
-            self._acknowledge(end) if tensors is None else self._update(end, Model.of(tensors, end.held.exact))
-        )
-        self._keep(after)
-        self._received = None
+        if tensors is not None and (update is not None or exact is not None):
+            raise EncodeError("an answer is a trained model, or an update with exact tensors, not both")
+        if tensors is not None:
+            names, trained = partial(tensors, task.model)
+            answer, held = self._update(task, names, task.model.flat - trained.flat, trained)
+        elif update is not None:
+            changed = task.model.with_exact(exact or {})
+            answer, held = self._update(task, None, changed.layout.flatten(update), changed)
+        else:
+            answer, held = enclose(Kind.ACK, task.held.sequence, task.digest), task.held
+        self._keep(Holding(task.terms, task.base, held))
+        self._task = None
         return answer
 
-    def _apply(self, opened: Opened) -> End:
-        if opened.kind == Kind.FULL:
-            return self._start(opened)
-        end = self._end
-        if end is None:
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    def _apply(self, message: Envelope) -> _Task:
+        if message.kind == Kind.FULL:
+            return self._start(message)
+        holding = self._holding
+        if holding is None:
             raise StateMismatch("this client holds no state, or lost it")
-        if opened.sequence <= end.sequence:
-            raise StateMismatch(f"frame {opened.sequence} is an old one, the client is at {end.sequence}")
-        if opened.digest != (own := end.digest()):
-            raise StateMismatch(f"the frame was made against memory {opened.digest.hex()}, the client's is {own.hex()}")
-        if opened.kind == Kind.UNCHANGED:
-            opened.body.end()
-            return replace(end, sequence=opened.sequence)
-        if opened.kind != Kind.DELTA:
-            raise DecodeError(f"a server sends no frame of kind {opened.kind.name}")
-        return self._move(end, opened)
+        if message.sequence <= holding.now.sequence:
+            raise StateMismatch(f"frame {message.sequence} is an old one, the client is at {holding.now.sequence}")
+        if message.kind == Kind.UNCHANGED:
+            message.body.end()
+            base = holding.at(message.digest)
+            return _Task(holding.terms, base, replace(base, sequence=message.sequence))
+        if message.kind != Kind.DELTA:
+            raise DecodeError(f"a server sends no frame of kind {message.kind.name}")
+        return self._move(holding, message)
 
-    def _start(self, opened: Opened) -> End:
-        session = bytes(opened.body.section("session"))
-        old = self._end
-        if old is not None and old.session == session and opened.sequence <= old.sequence:
-            raise StateMismatch(f"full frame {opened.sequence} is an old one, the client is at {old.sequence}")
-        wiring = Wiring.from_json(opened.body.section("channels"))
-        exact = unpack_names(opened.body.section("exact"))
-        model = Model.of(wire.loads(opened.body.section("model")), exact)
-        opened.body.end()
-        if old is not None:
-            LOG.warning("resync: full frame %d replaces what this client held", opened.sequence)
-        return first_ends(session, opened.sequence, wiring, model)[1]
+    def _start(self, message: Envelope) -> _Task:
+        terms = Terms.from_bytes(message.body.section("terms"))
+        self._check_new(terms, message.sequence)
+        version, start, frames = _way(message)
+        rest, first = message.body.section("exact"), message.body.section("model")
+        message.body.end()
+        layout = terms.layout
+        most = max(wire.DEFAULT_MAX_VALUES, wire.DEFAULT_VALUES_PER_BYTE * len(message.body.view))
+        if layout.n > most:
+            raise LimitError(f"the frame claims a model of {layout.n} values, above the limit of {most}")
+        down, point = self._once(None, (bytes(first),), lambda: _first_model(terms, first))
+        if frames or not len(first):
+            down, point = self._accepted(terms, down, frames, start)
+        if self._holding is not None:
+            LOG.warning("resync: full frame %d replaces what this client held", message.sequence)
+        held = Held(message.sequence, version, point, _exact(terms, rest), terms.uplink.init(layout)[0], down)
+        return _Task(terms, None, held)
 
-    def _move(self, end: End, opened: Opened) -> End:
-        frame, rest = opened.body.section("step"), opened.body.section("exact")
-        opened.body.end()
-        value, down = end.wiring.down.receive(frame, end.down)
-        exact = unpack_exact(rest, end.held)
-        held = end.held.changed(end.held.layout.flatten(value), exact)
-        return replace(end, sequence=opened.sequence, held=held, down=down)
+    def _check_new(self, terms: Terms, sequence: int) -> None:
+        """A full frame may replace everything, unless it is an old one that comes again."""
+        if self._holding is None:
+            return
+        old, now = self._holding.terms, self._holding.now
+        is_same_run = (old.session, old.incarnation) == (terms.session, terms.incarnation)
+        if is_same_run and sequence <= now.sequence:
+            raise StateMismatch(f"full frame {sequence} is an old one, the client is at {now.sequence}")
 
-    def _acknowledge(self, end: End) -> tuple[bytes, End]:
-        return seal(Kind.ACK, end.sequence, end.digest()), end
+    def _move(self, holding: Holding, message: Envelope) -> _Task:
+        terms = holding.terms
+        version, start, frames = _way(message)
+        base = holding.at(message.digest)
+        rest = message.body.section("exact")
+        message.body.end()
+        down, point = self._accepted(terms, base.down, frames, start)
+        exact = {**base.exact, **unpack_exact(rest, base.model(terms))}
+        held = Held(message.sequence, version, point, exact, base.up, down, base.names)
+        return _Task(terms, base, held)
 
-    def _update(self, end: End, trained: Model) -> tuple[bytes, End]:
-        held = end.held
-        if not trained.fits(held):
-            raise EncodeError(
-                "the trained model must have the tensors that were received: same names, order and shapes"
-            )
-        update = held.layout.split(trained.flat - held.flat)
-        sent = end.wiring.up.send(update, end.up, self._seed)
-        exact = pack_exact(held.differing(trained))
-        return seal(Kind.UPDATE, end.sequence, end.digest(), sent.frame, exact), replace(end, up=sent.state)
+    def _accepted(self, terms: Terms, down: Any, frames: list[Piece], start: Start) -> tuple[Any, F32]:
+        return self._once(down, (start, *map(bytes, frames)), lambda: terms.downlink.accept(down, frames, start))
 
-    def _keep(self, end: End) -> None:
+    def _once(self, down: Any, given: tuple[Any, ...], compute: Callable[[], tuple[Any, F32]]) -> tuple[Any, F32]:
+        """The downlink and the model, shared with the clients that come from the same downlink and are given the same."""
+        if self._shared is None:
+            return compute()
+        shared: tuple[Any, F32] = self._shared.once((id(down), *given), down, compute)
+        return shared
+
+    def _update(self, task: _Task, names: tuple[str, ...] | None, update: F32, trained: Model) -> tuple[bytes, Held]:
+        terms, held, told = task.terms, task.held, b""
+        if names != held.names:
+            told = json.dumps(names or [name for name, _, _ in terms.schema]).encode()
+            held = replace(held, names=names, up=terms.uplink.init(answered(terms.layout, names))[0])
+        layout = held.up.layout
+        parts = {name: x for name, x in task.model.layout.split(update).items() if name in dict(layout.tensors)}
+        sent = terms.uplink.send(parts, held.up, up_seed(fold(terms.seed, held.version), terms.number))
+        exact = pack_exact(task.model.differing(trained))
+        answer = enclose(Kind.UPDATE, held.sequence, task.digest, sent.frame, exact, told)
+        return answer, replace(held, up=sent.state)
+
+    def _keep(self, holding: Holding) -> None:
         """Write the file first: if that fails, this client is where it was."""
-        if self.path is not None and not self._is_kept(end):
-            if not self.path.exists():
-                statefile.remove_stale(self.path.parent)
-            statefile.save(self.path, end)
-        self._end = end
+        old = self._holding
+        if self._files is not None and not (old is not None and holding.now.is_like(old.now)):
+            self._files.save(holding)
+        self._holding = holding
 
-    def _is_kept(self, end: End) -> bool:
-        """Whether only the number of the frame moved, as in rounds of evaluation: not worth writing a model."""
-        old = self._end
-        same = old is not None and (old.held, old.up, old.down) == (end.held, end.up, end.down)
-        return same and self.path is not None and self.path.exists()
+
+def _way(message: Envelope) -> tuple[int, Start, list[Piece]]:
+    version, start = message.body.varint("version"), message.body.varint("start")
+    if start not in Start.__members__.values():
+        raise DecodeError(f"frames start in no way number {start}")
+    return version, Start(start), pieces(message.body, "frames")
+
+
+def _first_model(terms: Terms, data: Piece) -> tuple[Any, F32]:
+    """The downlink and the first model of a session; later there is none, and the frames bring everything."""
+    layout = terms.layout
+    tensors = wire.loads(data, expect=dict(layout.tensors)) if len(data) else None
+    known = np.zeros(layout.n, np.float32) if tensors is None else layout.flatten(tensors)
+    known.flags.writeable = False
+    return terms.downlink.init(layout, known, 1)[2], known
+
+
+def _exact(terms: Terms, data: Piece) -> Tensors:
+    """The exact tensors of a full frame."""
+    exact = wire.loads(data) if len(data) else {}
+    shapes = {name: shape for name, _, shape in terms.schema if name in terms.exact}
+    if {name: x.shape for name, x in exact.items()} != shapes:
+        raise DecodeError("the exact tensors are not those that the terms name")
+    return exact

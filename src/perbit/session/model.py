@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perbit.arrays import FLOATS, as_numpy, dtype_name, from_float32
-from perbit.bits import bytes_of
 from perbit.channels import Layout
+from perbit.coding.arrays import FLOATS, as_numpy, dtype_name, from_float32, item_size
+from perbit.coding.bits import Piece, bytes_of
+from perbit.coding.values import Shape, size
+from perbit.errors import DecodeError, EncodeError
+from perbit.frame import wire
 from perbit.kernels import K
 from perbit.kernels.api import F32
-from perbit.values import Shape
 
 Tensors = dict[str, NDArray[Any]]
 Schema = tuple[tuple[str, str, Shape], ...]  # name, dtype and shape of each tensor, in order
@@ -35,33 +37,68 @@ class Model:
     exact: Tensors
 
     @classmethod
-    def of(cls, tensors: Mapping[str, Any] | Model, exact: Collection[str] = ()) -> Model:
-        """A copy of the caller's tensors; those that are not floats, or named in `exact`, are kept exactly."""
+    def of(cls, tensors: Mapping[str, Any] | Model, like: Model | None = None) -> Model:
+        """A copy of the caller's tensors; those that are not floats are kept exactly.
+
+        Args:
+            tensors: arrays or torch tensors by name.
+            like: what was agreed before. The same tensors then have its order and its dtypes, whatever an optimiser at the server
+                made of them: a counter that a mean turned into a float stays exact, a float64 that was a float32 is one again.
+        """
         if isinstance(tensors, Model):
-            return tensors
+            return tensors if like is None or like.schema == tensors.schema else cls.of(tensors.tensors(), like)
         named = {name: as_numpy(x) for name, x in tensors.items()}
+        agreed = like if like is not None and like.agrees_with(named) else None
+        if agreed is not None:
+            named = {name: named[name] for name, _, _ in agreed.schema}
+        exact = agreed.exact if agreed is not None else ()
         kept = {name: np.array(x) for name, x in named.items() if name in exact or dtype_name(x.dtype) not in FLOATS}
         floats = {name: x for name, x in named.items() if name not in kept}
-        return cls(_schema(named), _frozen(Layout.of(floats).flatten(floats)), kept)
+        flat = Layout.of(floats).flatten(floats)
+        return cls(_schema(named) if agreed is None else agreed.schema, frozen(flat), kept)
+
+    def agrees_with(self, named: Mapping[str, NDArray[Any]]) -> bool:
+        """Whether these are tensors of the same names and shapes, and all that are exact here may be so there."""
+        shapes = {name: x.shape for name, x in named.items()}
+        floats = {name for name, x in named.items() if dtype_name(x.dtype) in FLOATS}
+        return shapes == {name: shape for name, _, shape in self.schema} and floats >= self.floats.keys()
+
+    @cached_property
+    def floats(self) -> dict[str, Shape]:
+        """The tensors that are coded."""
+        return {name: shape for name, _, shape in self.schema if name not in self.exact}
 
     @cached_property
     def layout(self) -> Layout:
         """How the floats lie in the flat vector."""
-        return Layout(tuple((name, shape) for name, _, shape in self.schema if name not in self.exact))
+        return Layout(tuple(self.floats.items()))
 
-    def tensors(self) -> Tensors:
-        """All tensors in their own order and dtype; floats may be read-only views."""
+    @property
+    def n_bytes(self) -> int:
+        """What the tensors take as they are."""
+        coded = sum(size(shape) * item_size(dtype) for name, dtype, shape in self.schema if name not in self.exact)
+        return coded + sum(x.nbytes for x in self.exact.values())
+
+    def tensors(self, names: Collection[str] | None = None) -> Tensors:
+        """All tensors, or those of these names, in their own order and dtype; floats may be read-only views."""
         floats = self.layout.split(self.flat)
         return {
             name: from_float32(floats[name], dtype) if name in floats else self.exact[name].copy()
             for name, dtype, _ in self.schema
+            if names is None or name in names
         }
 
     def changed(self, flat: F32, exact: Tensors) -> Model:
         """The same tensors with other floats, and some of the others replaced."""
-        dtypes = {name: x.dtype.name for name, x in exact.items()}
-        schema = tuple((name, dtypes.get(name, dtype), shape) for name, dtype, shape in self.schema)
-        return Model(schema, _frozen(flat), {**self.exact, **exact})
+        return Model(self.schema, frozen(flat), {**self.exact, **exact})
+
+    def with_exact(self, given: Mapping[str, Any]) -> Model:
+        """The same floats, with new values of some of the others."""
+        values = {name: np.array(as_numpy(x)) for name, x in given.items()}
+        for name, x in values.items():
+            if name not in self.exact or x.shape != self.exact[name].shape:
+                raise EncodeError(f"the model has no exact tensor {name!r} of shape {x.shape}")
+        return self.changed(self.flat, values)
 
     def same_as(self, other: Model) -> bool:
         """Bit for bit the same tensors."""
@@ -69,20 +106,9 @@ class Model:
             return True
         return self.schema == other.schema and self.checksum == other.checksum and self._same_bytes(other)
 
-    def fits(self, other: Model) -> bool:
-        """Whether one can be told by its difference from the other: same names, order and shapes. Dtypes may differ:
-        averaging turns counters into floats."""
-        shapes, others = ([(name, shape) for name, _, shape in model.schema] for model in (self, other))
-        return shapes == others and self.exact.keys() == other.exact.keys()
-
-    def same_types(self, other: Model) -> bool:
-        """Whether the coded tensors have the same dtypes; exact ones bring theirs along."""
-        mine, theirs = ([part for part in model.schema if part[0] not in model.exact] for model in (self, other))
-        return mine == theirs
-
     def differing(self, other: Model) -> Tensors:
         """The exact tensors of `other` that are not the same here."""
-        return {name: x for name, x in other.exact.items() if not _same(x, self.exact[name])}
+        return {name: x for name, x in other.exact.items() if name not in self.exact or not same(x, self.exact[name])}
 
     @cached_property
     def checksum(self) -> int:
@@ -97,14 +123,58 @@ class Model:
         return bytes_of(self.flat) == bytes_of(other.flat) and not self.differing(other)
 
 
+def partial(tensors: Mapping[str, Any], received: Model) -> tuple[tuple[str, ...] | None, Model]:
+    """What a client answers with: which tensors (None: all), and a model that is as received in the others."""
+    unknown = tensors.keys() - {name for name, _, _ in received.schema}
+    if unknown:
+        raise EncodeError(f"the answer holds {sorted(unknown)[0]!r}, which the model received does not")
+    if not tensors and received.schema:
+        raise EncodeError("the answer holds no tensor; answer without an argument if there is nothing to send")
+    model = Model.of({**received.tensors(), **tensors}, received)
+    if model.schema != received.schema or model.exact.keys() != received.exact.keys():
+        raise EncodeError("the answer must have tensors of the names and shapes that were received")
+    names = tuple(name for name, _, _ in received.schema if name in tensors)
+    return (None if len(names) == len(received.schema) else names), model
+
+
+def answered(layout: Layout, names: Collection[str] | None) -> Layout:
+    """The coded tensors among those a client answers with (None: all)."""
+    return layout if names is None else Layout(tuple(part for part in layout.tensors if part[0] in names))
+
+
+def pack_exact(changed: Tensors) -> bytes:
+    """Exact tensors for a message; mostly none have changed, and then there are no bytes."""
+    return wire.write_raw(changed) if changed else b""
+
+
+def unpack_exact(data: Piece, held: Model) -> Tensors:
+    """What `pack_exact` wrote, if it fits the model held."""
+    if not len(data):
+        return {}
+    changed = wire.loads(data, max_values=sum(x.size for x in held.exact.values()))
+    for name, x in changed.items():
+        if name not in held.exact or x.shape != held.exact[name].shape:
+            raise DecodeError(f"the frame holds {name!r} with shape {x.shape}, which the model does not")
+    return changed
+
+
+def check_numbers(exact: Tensors) -> None:
+    """Refuse what would spoil a mean: strangers choose the dtypes and the values of their exact tensors."""
+    for name, x in exact.items():
+        if x.dtype.kind not in "biuf" or not np.isfinite(x).all():
+            raise DecodeError(f"the answer holds {name!r} as {dtype_name(x.dtype)}, or with values that are not finite")
+
+
+def frozen(flat: F32) -> F32:
+    """The same vector, read-only: models are values."""
+    flat.flags.writeable = False
+    return flat
+
+
 def _schema(named: Tensors) -> Schema:
     return tuple((name, dtype_name(x.dtype), x.shape) for name, x in named.items())
 
 
-def _same(a: NDArray[Any], b: NDArray[Any]) -> bool:
+def same(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    """Bit for bit the same array."""
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
-
-
-def _frozen(flat: F32) -> F32:
-    flat.flags.writeable = False
-    return flat

@@ -6,15 +6,17 @@ import copy
 import logging
 import math
 import time
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 from perbit.engines.flower.records import (
-    ACKNOWLEDGEMENT,
+    GOODBYE,
     TIMES,
     find_frame,
     framed,
@@ -25,9 +27,12 @@ from perbit.engines.flower.records import (
     without,
 )
 from perbit.errors import DecodeError
-from perbit.plan import PlanLike
-from perbit.protocol import Protocol
-from perbit.session import Model, ResyncNeeded, ServerSession, Traffic, protocol_of
+from perbit.plan.plan import PlanLike
+from perbit.protocols.downlinks import Averaged
+from perbit.protocols.protocol import Protocol
+from perbit.session import Model, ResyncNeeded, ServerSession, StaleAnswer, Traffic, protocol_of
+from perbit.session.envelope import Kind, opened
+from perbit.session.server import Absent
 
 LOG = logging.getLogger("flwr.perbit")  # beside Flower's own messages
 _DROPPED = 0  # Flower's code for errors that are not its own
@@ -43,16 +48,41 @@ class _Asked:
     record: str
     model: Model
     plain: int
-    down_bytes: int
-    encode_ms: float
+    down_bytes: int = 0
+    up_bytes: int = 0
+    encode_ms: float = 0.0
     resyncs: int = 0
+
+    @property
+    def node(self) -> int:
+        return int(self.message.metadata.dst_node_id)
+
+    @property
+    def known_as(self) -> str:
+        """The number of the message that the caller was given."""
+        return str(self.message.metadata.message_id)
 
 
 class CompressedGrid(Grid):
     """Wrap the grid that Flower gives you: `strategy.start(grid=CompressedGrid(grid), ...)`; clients need `perbit_mod()`.
 
-    `up` and `down` are codec specs or plans, for `perbit.session.federated`; or `protocol` is the name of a preset
-    (`"mcm"`) or a Protocol. The model is the first ArrayRecord of a message; other records travel as they are.
+    The model is the first ArrayRecord of a message; other records travel as they are. In a `with` block, the nodes are told at
+    its end that the run is over, and delete what they remember of it; without one, this happens when the grid is let go.
+
+    Args:
+        grid: Flower's own.
+        up: codec spec or plan of the nodes' updates; None: the protocol's own.
+        down: codec spec or plan of the model.
+        protocol: the name of a preset (`"mcm"`) or a Protocol; None: `federated`.
+        seed: fixes every random choice, the nodes' too; None draws one.
+        first: codec spec of models that are sent whole, for `federated`: "raw" is exact, "fp16" half the bytes.
+        population: how many nodes there are, absent ones included; None: those heard of (for `rand_mcm_averaged`, those that the
+            grid knows when the first message is pushed).
+        max_clients: of more nodes, those unheard of for longest are forgotten, and get the whole model should they come back.
+        absent: "predicted": replies are shifted so that a strategy's mean counts absent nodes as their memories predict, in
+            protocols with a memory of each node; "ignored": replies are the nodes' own models.
+        folder: keep the server's memories of each node in a file there, instead of in its own memory.
+        goodbye_seconds: how long to wait at the end for the nodes to delete what they remember; 0: they keep it.
     """
 
     def __init__(
@@ -62,18 +92,44 @@ class CompressedGrid(Grid):
         down: PlanLike | None = None,
         protocol: Protocol | str | None = None,
         seed: int | None = None,
+        *,
+        first: str = "raw",
+        population: int | None = None,
+        max_clients: int | None = None,
+        absent: Absent = "predicted",
+        folder: str | Path | None = None,
+        goodbye_seconds: float = 60.0,
     ) -> None:
-        self.session = ServerSession(protocol_of(protocol, up, down), seed)
+        chosen = protocol_of(protocol, up, down, **({} if first == "raw" else {"first": first}))
+        if folder is not None:
+            chosen = replace(chosen, folder=str(folder))
+        self.session = ServerSession(chosen, seed, population=population, max_clients=max_clients, absent=absent)
         self.traffic = Traffic()
+        self.goodbye_seconds = goodbye_seconds
         self._grid = grid
         self._asked: dict[str, _Asked] = {}  # by the number of the message that was pushed last
         self._resent: dict[str, str] = {}  # from the number the caller knows to that one
+        self._members: dict[int, str] = {}  # nodes that were sent a model, and the type of the last message with one
+        finaliser = weakref.finalize(self, _say_goodbye, grid, self._members, goodbye_seconds)
+        finaliser.atexit = False  # when the process ends the run is over already, and nothing can be pushed
+
+    def __enter__(self) -> CompressedGrid:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Tell the nodes that the run is over. Those that come back later start anew, with the whole model."""
+        for node in self._members:
+            self.session.forget(node)
+        _say_goodbye(self._grid, self._members, self.goodbye_seconds)
 
     # --- the parts of a Grid that know about frames --------------------------------------------------------------------
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Push messages, models as frames. Each is coded and pushed by itself, so that only one is in memory."""
-        models: dict[int, tuple[ArrayRecord, Model]] = {}  # a strategy sends one record to all: coded once
+        models: dict[int, tuple[ArrayRecord, Model]] = {}  # a strategy sends one record to all: read once
         pushed = (self._push(message, models) for message in messages)
         return [message_id for message_id in pushed if message_id is not None]
 
@@ -86,22 +142,23 @@ class CompressedGrid(Grid):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Push messages and wait for the replies, resyncs included, until all are there or the time is over."""
         before, replies, pause = replace(self.traffic), [], _FIRST_PAUSE
-        waiting = set(self.push_messages(messages))
+        waiting = list(self.push_messages(messages))
         until = time.monotonic() + (math.inf if timeout is None else timeout)
         while waiting:
             news = list(self.pull_messages(waiting))
             replies += news
-            waiting -= {reply.metadata.reply_to_message_id for reply in news}
+            answered = {reply.metadata.reply_to_message_id for reply in news}
+            waiting = [message_id for message_id in waiting if message_id not in answered]
             if not waiting or time.monotonic() >= until:
                 break
             time.sleep(pause)
             pause = min(_LONGEST_PAUSE, 1.3 * pause)
         for message_id in waiting:
-            LOG.warning("perbit: no reply to message %s in time", message_id)
-            self._asked.pop(self._resent.pop(message_id, message_id), None)
-        if self.traffic != before:
-            self._tell(before)
-        return replies
+            self._give_up(message_id)
+        passed = self.traffic.since(before)
+        if passed != Traffic():
+            LOG.info("perbit: %s", passed)
+        return [_with_round_ratio(reply, passed.ratio) for reply in replies]
 
     # --- the rest is Flower's -------------------------------------------------------------------------------------------
 
@@ -130,50 +187,59 @@ class CompressedGrid(Grid):
 
     def _push(self, message: Message, models: dict[int, tuple[ArrayRecord, Model]]) -> str | None:
         record = next(iter(message.content.array_records), None) if message.has_content() else None
-        if record is None:
+        arrays = ArrayRecord() if record is None else message.content.array_records[record]
+        if record is None or not arrays:
             return self._push_plain(message)
         started = time.perf_counter()
-        arrays = message.content.array_records[record]
         if id(arrays) not in models:
+            self._count_nodes()
             models[id(arrays)] = arrays, self.session.model(to_tensors(arrays))
-        model, plain = models[id(arrays)][1], plain_bytes(message.content)
-        frame = self.session.send(message.metadata.dst_node_id, model)
+        model = models[id(arrays)][1]
+        plain = model.n_bytes + plain_bytes(without(message.content, record))
+        asked = _Asked(message, record, model, plain)
+        frame = self.session.send(asked.node, model)
         sent = copy.copy(message)  # shares the metadata; the caller's content, one for all nodes, stays as it is
-        sent.content = with_record(message.content, record, framed(frame))
-        n_bytes = plain_bytes(sent.content)
-        asked = _Asked(message, record, model, plain, n_bytes, _ms_since(started))
-        self.traffic.down_bytes += n_bytes
         self.traffic.plain_down_bytes += plain
-        return self._remember(self._push_plain(sent), asked)
+        return self._push_frame(asked, frame, sent, started)
+
+    def _count_nodes(self) -> None:
+        """A memory that is an average over all nodes needs to know how many they are."""
+        if self.session.population is None and isinstance(self.session.protocol.downlink, Averaged):
+            self.session.population = max(1, len(list(self._grid.get_node_ids())))
 
     def _push_plain(self, message: Message) -> str | None:
         return next(iter(self._grid.push_messages([message])), None) or None  # Flower's own: "" if it was not stored
 
-    def _remember(self, message_id: str | None, asked: _Asked) -> str | None:
-        if message_id is not None:
-            self._asked[message_id] = asked
+    def _push_frame(self, asked: _Asked, frame: bytes, message: Message, started: float) -> str | None:
+        """Push a frame in a message, count it, and remember what it is to be answered with."""
+        message.content = with_record(asked.message.content, asked.record, framed(frame))
+        n_bytes = plain_bytes(message.content)
+        self.traffic.down_bytes += n_bytes
+        self._count_resync(asked.node, frame)
+        self._members[asked.node] = message.metadata.message_type
+        down_bytes, encode_ms = asked.down_bytes + n_bytes, asked.encode_ms + _ms_since(started)
+        message_id = self._push_plain(message)
+        if message_id is None:
+            self.session.forget_pending(asked.node)
+        else:
+            self._asked[message_id] = replace(asked, down_bytes=down_bytes, encode_ms=encode_ms)
         return message_id
 
-    def _resend(self, known: str, asked: _Asked) -> bool:
+    def _count_resync(self, node: int, frame: bytes) -> None:
+        """A node that was sent a model before gets the whole of one again."""
+        if node in self._members and opened(frame).kind == Kind.FULL:
+            self.traffic.n_resyncs += 1
+            LOG.warning("perbit: resync of node %d with %d bytes", node, len(frame))
+
+    def _resend(self, asked: _Asked) -> bool:
         """Whether a full frame went out in a new message; the caller goes on waiting for the number it knows."""
         started, old = time.perf_counter(), asked.message.metadata
-        frame = self.session.resync(old.dst_node_id, asked.model)
-        content = with_record(asked.message.content, asked.record, framed(frame))
-        again = Message(content, old.dst_node_id, old.message_type, ttl=old.ttl, group_id=old.group_id)
-        n_bytes = plain_bytes(content)
-        self.traffic.down_bytes += n_bytes
-        self.traffic.n_resyncs += 1
-        LOG.warning("perbit: resync of node %d with %d bytes", old.dst_node_id, n_bytes)
-        asked = replace(
-            asked,
-            resyncs=asked.resyncs + 1,
-            down_bytes=asked.down_bytes + n_bytes,
-            encode_ms=asked.encode_ms + _ms_since(started),
-        )
-        sent_as = self._remember(self._push_plain(again), asked)
+        frame = self.session.resync(asked.node, asked.model)
+        again = Message(RecordDict(), old.dst_node_id, old.message_type, ttl=old.ttl, group_id=old.group_id)
+        sent_as = self._push_frame(replace(asked, resyncs=asked.resyncs + 1), frame, again, started)
         if sent_as is None:
             return False
-        self._resent[known] = sent_as
+        self._resent[asked.known_as] = sent_as
         return True
 
     # --- up ---------------------------------------------------------------------------------------------------------------
@@ -181,59 +247,99 @@ class CompressedGrid(Grid):
     def _answer(self, reply: Message) -> Message | None:
         """What the caller gets for a reply; nothing yet if the client had to be sent a full frame."""
         asked = self._asked.pop(reply.metadata.reply_to_message_id, None)
-        if asked is None:  # the message carried no model
-            return reply
-        known = asked.message.metadata.message_id
-        if reply.has_error():
-            self._resent.pop(known, None)
-            return Message(reply.error, reply_to=asked.message)
-        try:
-            content = self._decoded(asked, reply.content)
-        except ResyncNeeded as needed:
-            LOG.warning("perbit: %s", needed)
-            if asked.resyncs < _MOST_RESYNCS and self._resend(known, asked):
-                return None
-            answer = self._dropped(asked, needed)
-        except DecodeError as error:
-            answer = self._dropped(asked, error)
-        else:
-            answer = Message(content, reply_to=asked.message)
-        self._resent.pop(known, None)
+        if asked is None:
+            return self._unexpected(reply)
+        answer = self._failed(asked, reply.error) if reply.has_error() else self._opened(asked, reply.content)
+        if answer is not None:
+            self._resent.pop(asked.known_as, None)
         return answer
 
-    def _dropped(self, asked: _Asked, error: DecodeError) -> Message:
-        node = asked.message.metadata.dst_node_id
-        self.session.forget(node)
-        self.traffic.n_dropped += 1
-        LOG.warning("perbit: the answer of node %d is dropped, it will be resynchronised: %s", node, error)
-        reason = f"perbit: {type(error).__name__}: {error}"
-        return Message(Error(code=_DROPPED, reason=reason), reply_to=asked.message)
+    def _unexpected(self, reply: Message) -> Message | None:
+        """An answer to a message that carried no model; or one that comes after its time, and is of no use any more."""
+        if not reply.has_content() or find_frame(reply.content) is None:
+            return reply
+        self.traffic.up_bytes += plain_bytes(reply.content)
+        self._count_stale(reply.metadata.src_node_id, "nobody waits for it any more")
+        return None
+
+    def _give_up(self, message_id: str) -> None:
+        """The time is over: the client stays where it was, whether it got the message or not."""
+        LOG.warning("perbit: no reply to message %s in time", message_id)
+        asked = self._asked.pop(self._resent.pop(message_id, message_id), None)
+        if asked is not None:
+            self.session.forget_pending(asked.node)
+
+    def _opened(self, asked: _Asked, content: RecordDict) -> Message | None:
+        n_bytes = plain_bytes(content)
+        self.traffic.up_bytes += n_bytes
+        asked = replace(asked, up_bytes=asked.up_bytes + n_bytes)
+        try:
+            return Message(self._decoded(asked, content), reply_to=asked.message)
+        except ResyncNeeded as needed:
+            LOG.warning("perbit: %s", needed)
+            return None if asked.resyncs < _MOST_RESYNCS and self._resend(asked) else self._dropped(asked, needed)
+        except StaleAnswer as stale:
+            self._count_stale(asked.node, stale)
+            return _error(asked, stale)
+        except DecodeError as error:
+            return self._dropped(asked, error)
 
     def _decoded(self, asked: _Asked, content: RecordDict) -> RecordDict:
         started = time.perf_counter()
-        node, found = asked.message.metadata.dst_node_id, find_frame(content)
+        found = find_frame(content)
         if found is None:
             raise DecodeError("the answer holds no frame of perbit; the ClientApp needs mods=[perbit_mod()]")
-        up_bytes = plain_bytes(content)
-        self.traffic.up_bytes += up_bytes
-        tensors = self.session.receive(node, found.frame)
-        plain = without(content, TIMES, ACKNOWLEDGEMENT)
-        if tensors is not None:
-            plain = with_record(plain, found.record, to_record(tensors))
+        tensors = self.session.receive(asked.node, found.frame)
+        plain = without(content, TIMES, found.record)  # beside a mere acknowledgement, the app's arrays as they are
         plain_up = plain_bytes(plain)
+        if tensors is not None:
+            plain = without(with_record(content, found.record, to_record(tensors)), TIMES)
+            plain_up += sum(x.nbytes for x in tensors.values())
         self.traffic.plain_up_bytes += plain_up
         metrics = {
             "perbit-down-bytes": asked.down_bytes,
-            "perbit-up-bytes": up_bytes,
-            "perbit-ratio": _ratio(asked.plain + plain_up, asked.down_bytes + up_bytes),
+            "perbit-up-bytes": asked.up_bytes,
+            "perbit-ratio": (asked.plain + plain_up) / (asked.down_bytes + asked.up_bytes),
             "perbit-encode-ms": asked.encode_ms + _client_ms(content, "encode-ms"),
             "perbit-decode-ms": _ms_since(started) + _client_ms(content, "decode-ms"),
         }
         return _with_metrics(plain, metrics)
 
-    def _tell(self, before: Traffic) -> None:
-        down, up = (getattr(self.traffic, name) - getattr(before, name) for name in ("down_bytes", "up_bytes"))
-        LOG.info("perbit: %s bytes down, %s bytes up", f"{down:,}", f"{up:,}")
+    def _dropped(self, asked: _Asked, error: DecodeError) -> Message:
+        """The client's place is not known any more: it gets a full frame next time."""
+        self.session.forget(asked.node)
+        self.traffic.n_dropped += 1
+        LOG.warning("perbit: the answer of node %d is dropped, it will be resynchronised: %s", asked.node, error)
+        return _error(asked, error)
+
+    def _failed(self, asked: _Asked, error: Error) -> Message:
+        """The app failed, or Flower lost the message: the client stays where it was."""
+        self.session.forget_pending(asked.node)
+        self.traffic.n_dropped += 1
+        LOG.warning("perbit: node %d failed: %s", asked.node, error.reason)
+        return Message(error, reply_to=asked.message)
+
+    def _count_stale(self, node: int, reason: object) -> None:
+        self.traffic.n_stale += 1
+        LOG.warning("perbit: an answer of node %d is left out: %s", node, reason)
+
+
+def _say_goodbye(grid: Grid, members: dict[int, str], seconds: float) -> None:
+    """Let the nodes that are there delete what they remember of the run; others do when they start another one."""
+    kinds = dict(members)
+    members.clear()
+    if not kinds or seconds <= 0:
+        return
+    try:
+        here = [node for node in grid.get_node_ids() if node in kinds]
+        content = RecordDict({GOODBYE: ConfigRecord()})
+        list(grid.send_and_receive([Message(content, node, kinds[node]) for node in here], timeout=seconds))
+    except Exception as error:  # the run is over, whatever it is: nothing that was trained may suffer from it
+        LOG.info("perbit: the nodes could not be told that the run is over: %s", error)
+
+
+def _error(asked: _Asked, error: DecodeError) -> Message:
+    return Message(Error(code=_DROPPED, reason=f"perbit: {type(error).__name__}: {error}"), reply_to=asked.message)
 
 
 def _with_metrics(content: RecordDict, metrics: dict[str, float | int]) -> RecordDict:
@@ -244,14 +350,17 @@ def _with_metrics(content: RecordDict, metrics: dict[str, float | int]) -> Recor
     return with_record(content, name, MetricRecord({**dict(content.metric_records[name].items()), **metrics}))
 
 
+def _with_round_ratio(reply: Message, ratio: float) -> Message:
+    """The same number in all replies of a round: whatever mean a strategy takes, this one stays true."""
+    if reply.has_content() and any("perbit-ratio" in record for record in reply.content.metric_records.values()):
+        reply.content = _with_metrics(reply.content, {"perbit-round-ratio": ratio})
+    return reply
+
+
 def _client_ms(content: RecordDict, name: str) -> float:
     """A time that the client measured, as far as it can be believed."""
     value = content.config_records[TIMES].get(name) if TIMES in content.config_records else None
-    return float(value) if isinstance(value, int | float) else 0.0
-
-
-def _ratio(plain: int, n_bytes: int) -> float:
-    return plain / n_bytes if n_bytes else 1.0
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0
 
 
 def _ms_since(started: float) -> float:

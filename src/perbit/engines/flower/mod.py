@@ -2,87 +2,109 @@
 
 from __future__ import annotations
 
-import os
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
+from perbit.engines.flower import folders
 from perbit.engines.flower.records import (
     ACKNOWLEDGEMENT,
+    GOODBYE,
     STATE,
     TIMES,
+    Found,
     find_frame,
     framed,
     to_record,
     to_tensors,
     with_record,
 )
+from perbit.errors import BudgetError, EncodeError, NonFiniteError
 from perbit.session import ClientSession, ResyncNeeded
+from perbit.session.envelope import ask_for_resync
 from perbit.session.model import Tensors
 
+LOG = logging.getLogger("flwr.perbit")  # beside Flower's own messages
 App = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, App], Message]
 
 
 def perbit_mod(folder: str | Path | None = None) -> Mod:
-    """A mod for `ClientApp(mods=[...])`. What a client must remember is kept in files of `folder` (default: PERBIT_STATE,
-    or perbit in the user's state directory), for Flower's own `context.state` may lose large values without a word.
+    """A mod for `ClientApp(mods=[perbit_mod(), ...])`; it must be the first, so that the others see models.
 
     The codecs and the protocol are the server's choice and come with its messages. Messages without a frame pass through.
+
+    Args:
+        folder: where the node keeps what it must remember, in a folder for each run (default: the environment variable
+            PERBIT_STATE, or perbit in the user's state directory). Flower's own `context.state` may lose large values
+            without a word. A run that ends deletes its folder.
     """
-    root = Path(folder) if folder is not None else _state_folder()
+    root = folders.root_of(folder)
 
     def mod(message: Message, context: Context, call_next: App) -> Message:
-        found = find_frame(message.content) if message.has_content() else None
-        if found is None:
-            return call_next(message, context)
-        started = time.perf_counter()
-        session = ClientSession(root / f"{context.run_id}-{context.node_id}.npz")
-        try:
-            tensors = session.receive(found.frame)
-        except ResyncNeeded as needed:
-            return Message(RecordDict({ACKNOWLEDGEMENT: framed(needed.answer)}), reply_to=message)
-        message.content = with_record(message.content, found.record, to_record(tensors))
-        decode_ms = _ms_since(started)
-        reply = call_next(message, context)
-        if reply.has_content():  # an error is no answer: this client stays where it was
-            _code_reply(reply, session, found.record, tensors, decode_ms)
-            context.state[STATE] = ConfigRecord({"digest": (session.digest or b"").hex()})
-        return reply
+        content = message.content if message.has_content() else RecordDict()
+        own_folder = folders.path_of(root, context.run_id, context.node_id)
+        if GOODBYE in content.config_records:
+            folders.remove(own_folder)
+            context.state.pop(STATE, None)
+            return Message(RecordDict(), reply_to=message)
+        found = find_frame(content)
+        return call_next(message, context) if found is None else _framed(message, context, call_next, found, own_folder)
 
     return mod
 
 
-def _code_reply(reply: Message, session: ClientSession, record: str, received: Tensors, decode_ms: float) -> None:
+def _framed(message: Message, context: Context, call_next: App, found: Found, own_folder: Path) -> Message:
+    """Let the app answer a model that came as a frame."""
     started = time.perf_counter()
-    content = reply.content
+    try:
+        session = ClientSession(folders.make(own_folder))
+        tensors = session.receive(found.frame)
+    except Exception as error:  # whatever is wrong with what this node remembers, a full frame replaces it
+        answer = error.answer if isinstance(error, ResyncNeeded) else ask_for_resync(found.frame, repr(error))
+        return Message(RecordDict({ACKNOWLEDGEMENT: framed(answer)}), reply_to=message)
+    message.content = with_record(message.content, found.record, to_record(tensors))
+    decode_ms = _ms_since(started)
+    reply = call_next(message, context)
+    if reply.has_content():  # an error is no answer: this client stays where it was
+        started = time.perf_counter()
+        content = _coded(reply.content, session, found.record, tensors)
+        times = ConfigRecord({"decode-ms": decode_ms, "encode-ms": _ms_since(started)})
+        reply.content = with_record(content, TIMES, times)
+        context.state[STATE] = ConfigRecord({"digest": (session.digest or b"").hex()})
+    return reply
+
+
+def _coded(content: RecordDict, session: ClientSession, record: str, received: Tensors) -> RecordDict:
+    """The app's answer with a frame in place of its model, or with an acknowledgement beside what goes as it is."""
     trained = _model_record(content, record, received)
-    if trained is None:
-        content = with_record(content, ACKNOWLEDGEMENT, framed(session.reply()))
-    else:
-        content = with_record(
-            content, trained, framed(session.reply(to_tensors(content.array_records[trained], received)))
+    if trained is not None:
+        try:
+            return with_record(content, trained, framed(session.reply(to_tensors(content.array_records[trained]))))
+        except NonFiniteError:  # this client has diverged: the server is told, and leaves it out
+            raise
+        except (EncodeError, BudgetError) as error:
+            LOG.warning("perbit: the reply goes as it is, uncompressed: %s", error)
+    elif content.array_records:
+        LOG.warning(
+            "perbit: the reply goes as it is, uncompressed: %s hold other names or shapes than the model that came",
+            " and ".join(map(repr, content.array_records)),
         )
-    times = ConfigRecord({"decode-ms": decode_ms, "encode-ms": _ms_since(started)})
-    reply.content = with_record(content, TIMES, times)
+    return with_record(content, ACKNOWLEDGEMENT, framed(session.reply()))
 
 
 def _model_record(content: RecordDict, record: str, received: Tensors) -> str | None:
-    """The record that holds the trained model: the same tensors, preferably under the same name."""
-    names = sorted(content.array_records, key=lambda name: name != record)
-    return next((name for name in names if _fits(content.array_records[name], received)), None)
+    """The record that holds the trained model or a part of it; if several might, the one named alike, or the largest."""
+    fitting = [name for name, arrays in content.array_records.items() if _fits(arrays, received)]
+    return min(fitting, key=lambda name: (name != record, -len(content.array_records[name])), default=None)
 
 
 def _fits(record: ArrayRecord, received: Tensors) -> bool:
-    return {name: tuple(array.shape) for name, array in record.items()} == {n: x.shape for n, x in received.items()}
-
-
-def _state_folder() -> Path:
-    if given := os.environ.get("PERBIT_STATE"):
-        return Path(given)
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "perbit"
+    shapes = {name: x.shape for name, x in received.items()}
+    return len(record) > 0 and all(shapes.get(name) == tuple(array.shape) for name, array in record.items())
 
 
 def _ms_since(started: float) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,11 +9,13 @@ from flwr.app import Array, ArrayRecord, RecordDict
 
 from perbit.session.model import Tensors
 
-FRAME_TYPE = "perbit.session"  # no other reader mistakes a frame for an array
+_FRAME_TYPE = "perbit.session"  # no other reader mistakes a frame for an array ...
+_HINT = "; perbit_mod() must be the first of mods=[...]"  # ... and what it complains of is the type: hence the advice
 FRAME = "frame"
 ACKNOWLEDGEMENT = "perbit"  # the record of an answer that carries no model
 TIMES = "perbit-times"
 STATE = "perbit"
+GOODBYE = "perbit-goodbye"  # the record of a message that says that the run is over
 
 
 class Found(NamedTuple):
@@ -26,13 +27,13 @@ class Found(NamedTuple):
 
 def framed(frame: bytes) -> ArrayRecord:
     """A record that carries a frame."""
-    return ArrayRecord({FRAME: Array("uint8", (len(frame),), FRAME_TYPE, frame)})
+    return ArrayRecord({FRAME: Array("uint8", (len(frame),), _FRAME_TYPE + _HINT, frame)})
 
 
 def find_frame(content: RecordDict) -> Found | None:
     """The frame in a message, if there is one."""
     for name, record in content.array_records.items():
-        if (array := record.get(FRAME)) is not None and array.stype == FRAME_TYPE:
+        if (array := record.get(FRAME)) is not None and array.stype.startswith(_FRAME_TYPE):
             return Found(name, array.data)
     return None
 
@@ -47,9 +48,9 @@ def without(content: RecordDict, *names: str) -> RecordDict:
     return RecordDict({name: record for name, record in content.items() if name not in names})
 
 
-def to_tensors(record: ArrayRecord, names: Iterable[str] | None = None) -> Tensors:
-    """The arrays of a record, in its own order or in a given one."""
-    return {name: record[name].numpy() for name in (record if names is None else names)}
+def to_tensors(record: ArrayRecord) -> Tensors:
+    """The arrays of a record."""
+    return {name: array.numpy() for name, array in record.items()}
 
 
 def to_record(tensors: Tensors) -> ArrayRecord:

@@ -1,4 +1,4 @@
-"""The four filters. NVFlare builds each from a text of its own, so that what they share is kept in the context of the run."""
+"""The four filters. NVFlare builds each from JSON of its own, so what they share is kept in the context of the run."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from typing import Any
 from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.dxo_filter import DXOFilter
 from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.shareable import Shareable
 
-from perbit.engines.nvflare.models import added, are_torch, for_users, in_order, plain_bytes
+from perbit.engines.nvflare.models import added, are_torch, for_users, plain_bytes
+from perbit.engines.nvflare.settings import as_json, protocol_from
 from perbit.engines.nvflare.sides import ClientSide, ServerSide
 from perbit.errors import EncodeError
-from perbit.session import ClientSession, ResyncNeeded, ServerSession, Traffic, protocol_of
+from perbit.plan import PlanLike
+from perbit.plan.plan import Rules
+from perbit.protocols.protocol import Protocol
+from perbit.session import ResyncNeeded, ServerSession, Traffic
+from perbit.session.server import Absent
 
 FRAME, IS_TORCH = "perbit", "perbit_torch"  # what a DXO's data holds instead of a model
 TRAFFIC = "perbit_traffic"  # where the meta of a result tells what was sent so far
@@ -40,24 +46,72 @@ class _Filter(DXOFilter):  # type: ignore[misc]  # NVFlare has no types
 
 
 class ServerOutput(_Filter):
-    """Codes the model of a task for each client. The protocol (a preset) and the codecs are chosen here, as text."""
+    """Codes the model of a task for each client. The protocol and the codecs of both directions are chosen here, for everybody.
+
+    All arguments can be written as JSON, as in the configuration of a job; where Python passes objects, these are written down.
+
+    Args:
+        protocol: the name of a preset, or a Protocol; None: "federated".
+        up, down: the codec of each direction: a spec, which codes large tensors and leaves small ones raw; a dict with the
+            arguments of `Plan.of` or of `Budget.of`; a Plan or a Budget. None: the preset's own.
+        rules: exceptions in both directions, unless one goes raw: which tensors get which spec; the first match wins.
+        small: the spec of small and one-dimensional tensors, in both directions; "same": that of the large ones. None: "raw".
+        options: the preset's other parameters, by name.
+        first: the codec of full models ("fp16" halves them), for presets that have this parameter.
+        population: how many clients there are, absent ones included; None: those that were heard of.
+        max_clients: of more clients, those unheard of for longest are forgotten, and get a full model when they come back.
+        absent: "predicted": a plain mean of the results counts absent clients as their memories predict (DIANA and its heirs);
+            "ignored": every result is the client's own model.
+        seed: fixes every random choice; None draws one.
+    """
 
     kinds = (DataKind.WEIGHTS,)
 
-    def __init__(self, protocol: str | None = None, up: str | None = None, down: str | None = None) -> None:
+    def __init__(
+        self,
+        protocol: Protocol | str | None = None,
+        up: PlanLike | dict[str, Any] | None = None,
+        down: PlanLike | dict[str, Any] | None = None,
+        rules: Rules | None = None,
+        small: str | None = None,
+        options: dict[str, Any] | None = None,
+        first: str | None = None,
+        population: int | None = None,
+        max_clients: int | None = None,
+        absent: Absent = "predicted",
+        seed: int | None = None,
+    ) -> None:
         super().__init__()
-        self.protocol, self.up, self.down = protocol, up, down
-        protocol_of(protocol, up, down)  # what cannot be read is refused here, where the job is written
+        # NVFlare reads the arguments of a filter off the attributes of the same names, and writes them as JSON
+        self.protocol, self.up, self.down, self.rules = (as_json(x) for x in (protocol, up, down, rules))
+        self.small, self.options, self.first = as_json(small), as_json(options), first
+        self.population, self.max_clients, self.absent, self.seed = population, max_clients, absent, seed
+        self._session()  # what cannot be read is refused here, where the job is written
         self.traffic = Traffic()
+
+    def _session(self) -> ServerSession:
+        options = {**(self.options or {}), **({} if self.first is None else {"first": self.first})}
+        protocol = protocol_from(self.protocol, self.up, self.down, self.rules, self.small, options)
+        population, max_clients, absent = self.population, self.max_clients, self.absent
+        return ServerSession(protocol, self.seed, population=population, max_clients=max_clients, absent=absent)
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
         """Start the session with the run, and say at its end what it took."""
-        if event_type == EventType.START_RUN and fl_ctx.get_prop(_SERVER) is None:
-            server = ServerSide(ServerSession(protocol_of(self.protocol, self.up, self.down)), self.traffic)
-            fl_ctx.set_prop(_SERVER, server, private=True, sticky=True)
-            fl_ctx.get_engine().register_aux_message_handler(RESYNC, self._resync)
+        if event_type == EventType.START_RUN:
+            self._start(fl_ctx)
+        elif event_type == EventType.CLIENT_DISCONNECTED:
+            _server(fl_ctx).give_up(str(fl_ctx.get_prop(FLContextKey.DISCONNECTED_CLIENT_NAME)))
         elif event_type == EventType.END_RUN:
-            self.log_info(fl_ctx, f"perbit traffic: {self.traffic.summary()}")
+            self.log_info(fl_ctx, f"perbit traffic: {_server(fl_ctx).summary()}")
+
+    def _start(self, fl_ctx: Any) -> None:
+        server: ServerSide | None = fl_ctx.get_prop(_SERVER)
+        if server is not None:
+            self.log_warning(fl_ctx, "this job has several ServerOutput filters; the first one chooses for all tasks")
+            self.traffic = server.traffic
+            return
+        fl_ctx.set_prop(_SERVER, ServerSide(self._session(), self.traffic), private=True, sticky=True)
+        fl_ctx.get_engine().register_aux_message_handler(RESYNC, self._resync)
 
     def _process(self, dxo: Any, fl_ctx: Any) -> Any:
         server = _server(fl_ctx)
@@ -74,20 +128,28 @@ class ServerOutput(_Filter):
 
 
 class ClientInput(_Filter):
-    """Makes the model of the frame. The state is kept in the run's folder, so that a restarted client goes on."""
+    """Makes the model of the frame. The client's state is kept in the run's folder, so that a restarted client goes on; at the
+    end of the run it is removed.
+
+    Args:
+        resync_timeout: seconds to wait for a full frame, where this client cannot use the one it got.
+    """
 
     kinds = (DataKind.WEIGHTS,)
 
     def __init__(self, resync_timeout: float = 300.0) -> None:
         super().__init__()
-        self.resync_timeout = resync_timeout  # seconds until a full frame has to be here
+        self.resync_timeout = resync_timeout
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
-        """Find the state of an earlier process, if there was one."""
-        if event_type == EventType.START_RUN and fl_ctx.get_prop(_CLIENT) is None:
+        """Find the state of an earlier process, if there was one; remove it when the run is over."""
+        client: ClientSide | None = fl_ctx.get_prop(_CLIENT)
+        if event_type == EventType.START_RUN and client is None:
             folder = Path(fl_ctx.get_workspace().get_run_dir(fl_ctx.get_job_id()))
-            client = ClientSide(ClientSession(folder / "perbit.npz"))
-            fl_ctx.set_prop(_CLIENT, client, private=True, sticky=True)
+            fl_ctx.set_prop(_CLIENT, ClientSide(folder / "perbit"), private=True, sticky=True)
+        elif event_type == EventType.END_RUN and client is not None:
+            client.end()
+            fl_ctx.set_prop(_CLIENT, None, private=True, sticky=True)
 
     def _process(self, dxo: Any, fl_ctx: Any) -> Any:
         client: ClientSide = fl_ctx.get_prop(_CLIENT)
@@ -112,7 +174,8 @@ class ClientInput(_Filter):
 
 
 class ClientOutput(_Filter):
-    """Codes the result against the model received: weights, or their difference; other results acknowledge the frame."""
+    """Codes the result against the model received: weights or their difference, of all tensors or of some; other results
+    acknowledge the frame."""
 
     kinds = (DataKind.WEIGHTS, DataKind.WEIGHT_DIFF, DataKind.METRICS)
 
@@ -123,9 +186,9 @@ class ClientOutput(_Filter):
         received, client.received = client.received, None
         if dxo.data_kind == DataKind.METRICS:
             return _with_data(dxo, {**dxo.data, FRAME: client.session.reply()})
-        trained = added if dxo.data_kind == DataKind.WEIGHT_DIFF else in_order
+        is_diff = dxo.data_kind == DataKind.WEIGHT_DIFF
         try:
-            answer = client.session.reply(trained(dxo.data, received))
+            answer = client.session.reply(added(dxo.data, received) if is_diff else dxo.data)
         except EncodeError as error:  # this client stays where it was, and the server with it
             self.log_warning(fl_ctx, f"the result goes to the server as it is: {error}")
             return None
@@ -138,15 +201,22 @@ class ServerInput(_Filter):
 
     kinds = ClientOutput.kinds
 
+    def process(self, shareable: Any, fl_ctx: Any) -> Any:
+        """A task that failed has no result: what was sent for it is waited for no longer."""
+        if shareable.get_return_code() != ReturnCode.OK:
+            _server(fl_ctx).give_up(_peer(fl_ctx))
+        return super().process(shareable, fl_ctx)
+
     def _process(self, dxo: Any, fl_ctx: Any) -> Any:
         data, server = dict(dxo.data), _server(fl_ctx)
         answer, is_torch = data.pop(FRAME, None), data.pop(IS_TORCH, False)
         if answer is None:
+            server.give_up(_peer(fl_ctx))
             server.count_plain(up_bytes=plain_bytes(data))
             return None
         tensors = server.receive(_peer(fl_ctx), answer, dxo.data_kind == DataKind.WEIGHT_DIFF)
         result = _with_data(dxo, data if tensors is None else for_users(tensors, is_torch))
-        result.set_meta_prop(TRAFFIC, server.traffic.summary())
+        result.set_meta_prop(TRAFFIC, server.summary())
         return result
 
 

@@ -8,26 +8,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perbit.arrays import as_numpy
+from perbit.coding.arrays import as_numpy
 from perbit.errors import EncodeError
 from perbit.session.model import Tensors
 
 
-def in_order(tensors: Mapping[str, Any], received: Tensors) -> dict[str, Any]:
-    """A result in the order of the model received, whose tensors it must have."""
-    if {name: np.shape(x) for name, x in tensors.items()} != {name: x.shape for name, x in received.items()}:
-        raise EncodeError("the result has other tensors, or other shapes, than the model received")
-    return {name: tensors[name] for name in received}
-
-
 def added(difference: Mapping[str, Any], received: Tensors) -> dict[str, Any]:
-    """The whole model of a client that tells only its difference."""
-    return {name: received[name] + as_numpy(x) for name, x in in_order(difference, received).items()}
+    """What a client trained, where it tells only the difference; it may leave out tensors."""
+    if unknown := sorted(difference.keys() - received.keys()):
+        raise EncodeError(f"the difference holds {unknown[0]!r}, which the model received does not")
+    return {name: _flipped_or(np.add, received[name], as_numpy(x)) for name, x in difference.items()}
 
 
 def subtracted(tensors: Tensors, base: Tensors) -> Tensors:
     """The difference again, for a workflow that expects it."""
-    return {name: x - base[name] for name, x in tensors.items()}
+    return {name: _flipped_or(np.subtract, x, base[name]) for name, x in tensors.items()}
+
+
+def _flipped_or(operation: Any, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    """Of truth values, the difference says which are flipped; numpy cannot subtract them."""
+    if np.shape(a) != np.shape(b):
+        raise EncodeError("a difference must have the shape of the tensor received")
+    result: NDArray[Any] = (np.logical_xor if a.dtype == b.dtype == np.bool_ else operation)(a, b)
+    return result
 
 
 def plain_bytes(tensors: Mapping[str, Any]) -> int:

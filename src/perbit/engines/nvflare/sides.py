@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from perbit.engines.nvflare.models import plain_bytes, subtracted
-from perbit.errors import DecodeError
-from perbit.session import ClientSession, Model, ResyncNeeded, ServerSession, Traffic
+from perbit.errors import DecodeError, EncodeError
+from perbit.session import ClientSession, Model, ServerSession, StaleAnswer, Traffic
+from perbit.session.clientfiles import ClientFiles
+from perbit.session.envelope import Kind, opened
 from perbit.session.model import Tensors
 
 LOG = logging.getLogger("perbit.nvflare")
@@ -22,37 +25,61 @@ class ServerSide:
 
     session: ServerSession
     traffic: Traffic = field(default_factory=Traffic)
-    _sent: dict[str, Model] = field(default_factory=dict)
-    _newest: Model | None = None
+    _sent: dict[str, Model] = field(default_factory=dict)  # to clients that have not answered yet
+    _latest: list[Model] = field(default_factory=list)  # two models at the most: the session takes answers to no others
     _lock: Lock = field(default_factory=Lock)
 
     def send(self, client: str, tensors: Mapping[str, Any]) -> bytes:
         """The frame of one client. The filter runs once for each, with the same model: what is the same is coded once."""
         with self._lock:
             model = self.session.model(tensors)
-            if self._newest is None or not self._newest.same_as(model):
-                self._newest = model
-            frame = self.session.send(client, self._newest)
-            self._sent[client] = self._newest
+            try:
+                frame = self.session.send(client, model)
+            except EncodeError:
+                self._give_up(client)
+                raise
+            self._remember(client, model)
             self.traffic.down_bytes += len(frame)
-            self.traffic.plain_down_bytes += plain_bytes(tensors)
+            self.traffic.plain_down_bytes += model.n_bytes
         return frame
 
-    def receive(self, client: str, answer: bytes, is_diff: bool) -> Tensors | None:
+    def receive(self, client: str, answer: Any, is_diff: bool) -> Tensors | None:
         """The client's result, or None if it only acknowledged, or if its answer is of no use."""
         with self._lock:
-            self.traffic.up_bytes += len(answer)
+            self.traffic.up_bytes += len(answer) if isinstance(answer, bytes) else 0
             try:
                 tensors = self.session.receive(client, answer)
+            except StaleAnswer as error:
+                self.traffic.n_stale += 1
+                LOG.warning("the result of client %s is left out, it keeps its place: %s", client, error)
+                return None
             except DecodeError as error:
                 self.traffic.n_dropped += 1
+                self._give_up(client)
                 LOG.warning("the result of client %s is dropped, it gets a full frame next: %s", client, error)
                 return None
+            sent = self._sent.pop(client)
             if tensors is None:
                 return None
             self.traffic.plain_up_bytes += plain_bytes(tensors)
-            base = self._sent[client]
-        return subtracted(tensors, base.tensors()) if is_diff else tensors
+        return subtracted(tensors, sent.tensors(tensors)) if is_diff else tensors
+
+    def give_up(self, client: str) -> None:
+        """No answer will come to what was sent: the client stays where it was."""
+        with self._lock:
+            self._give_up(client)
+
+    def resync(self, client: str, question: bytes) -> bytes:
+        """A full frame for a client that cannot use the one it got, whichever that was, while its task goes on."""
+        if opened(question).kind != Kind.RESYNC:
+            raise DecodeError(f"client {client} asks for no resync")
+        with self._lock:
+            frame = self.session.resync(client)
+            self._sent[client] = self._latest[-1]  # which may be newer than the model of the task
+            self.traffic.n_resyncs += 1
+            self.traffic.up_bytes += len(question)
+            self.traffic.down_bytes += len(frame)
+        return frame
 
     def count_plain(self, down_bytes: int = 0, up_bytes: int = 0) -> None:
         """Tensors that went as they are."""
@@ -62,23 +89,30 @@ class ServerSide:
             self.traffic.up_bytes += up_bytes
             self.traffic.plain_up_bytes += up_bytes
 
-    def resync(self, client: str, question: bytes) -> bytes:
-        """A full frame for a client that cannot use the one it got, while its task goes on."""
+    def summary(self) -> dict[str, float]:
+        """The traffic so far."""
         with self._lock:
-            self.traffic.up_bytes += len(question)
-            try:
-                self.session.receive(client, question)
-            except ResyncNeeded:
-                frame = self.session.resync(client)
-                self.traffic.n_resyncs += 1
-                self.traffic.down_bytes += len(frame)
-                return frame
-        raise DecodeError(f"client {client} asks for no resync")
+            return self.traffic.summary()
+
+    def _remember(self, client: str, model: Model) -> None:
+        if model not in self._latest[-1:]:
+            self._latest = [*self._latest[-1:], model]
+            self._sent = {name: sent for name, sent in self._sent.items() if sent in self._latest}
+        self._sent[client] = model
+
+    def _give_up(self, client: str) -> None:
+        self.session.forget_pending(client)
+        self._sent.pop(client, None)
 
 
-@dataclass
 class ClientSide:
-    """The client's session and its task."""
+    """The client's session, its files and its task."""
 
-    session: ClientSession
-    received: Tensors | None = None  # the model of the task under way, if it came as a frame
+    def __init__(self, folder: Path) -> None:
+        self.session = ClientSession(folder)
+        self.received: Tensors | None = None  # the model of the task under way, if it came as a frame
+        self._folder = folder
+
+    def end(self) -> None:
+        """The run is over, and its state of no use any more; files of others stay."""
+        ClientFiles(self._folder).remove()

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from perbit.errors import PerbitError
 from perbit.sim.federated import run as federated_run
+from perbit.sim.federated.rounds import Federation
 from perbit.sim.federated.runs import Outcome, Progress
 from perbit.sim.federated.settings import Method, Task
 
@@ -88,7 +89,7 @@ def _watch(futures: list[Future[Outcome]], reports: Any, show: Show) -> None:
 
 
 def _run(index: int, job: Job, show: Show) -> Outcome:
-    def watch(now: Progress) -> None:
+    def watch(now: Progress, federation: Federation) -> None:
         show(Report(index, now.done, job.until or job.task.rounds, now.last.accuracy, now.bytes_up + now.bytes_down))
 
     return federated_run(

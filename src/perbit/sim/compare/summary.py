@@ -116,10 +116,10 @@ def _reference(made: Sequence[Row]) -> Row | None:
 
 
 def _named(row: Row) -> str:
-    down = f" up and {row.method.down} down" if row.method.down != "raw" else ""
+    down = f" up and {row.method.down_text} down" if row.method.down_text != "raw" else ""
     whole = ", over the whole model" if row.method.whole_model else ""
     others = "".join(f", {spec} for {rule}" for rule, spec in row.method.rules.items())
-    return f"{row.method.up}{others}{down} ({row.method.protocol}{whole})"
+    return f"{row.method.up_text}{others}{down} ({row.method.protocol}{whole})"
 
 
 HEAD = ("method", "accuracy", "MB up", "MB down", "bits/param", "× less", "enc ms", "dec ms")

@@ -6,16 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from perbit.sim import packing
-from perbit.sim.convex.run import Progress
+from perbit.channels import packing
+from perbit.protocols.protocol import STATE_TYPES
+from perbit.sim.convex.run import ConvexProgress
 
 
-def save(path: Path, progress: Progress, about: dict[str, Any]) -> None:
+def save(path: Path, progress: ConvexProgress, about: dict[str, Any]) -> None:
     """Write a checkpoint; `about` must be the same when it is read."""
     packing.save(path, progress, about)
 
 
-def restore(path: Path, about: dict[str, Any]) -> Progress:
+def restore(path: Path, about: dict[str, Any]) -> ConvexProgress:
     """Read a checkpoint of the same run."""
-    progress: Progress = packing.restore(path, about, Progress)
+    progress: ConvexProgress = packing.restore(path, (ConvexProgress, *STATE_TYPES), about)
     return replace(progress, counts={name: array.copy() for name, array in progress.counts.items()})

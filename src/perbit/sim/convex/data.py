@@ -14,25 +14,25 @@ from perbit.sim.convex.problem import F64, Kind, Problem
 
 def synthetic(
     kind: Kind = "least_squares",
-    n_workers: int = 20,
+    n_clients: int = 20,
     n_rows: int = 200,
     n_features: int = 20,
     noise: float = 0.4,
     heterogeneous: bool = False,
     seed: int = 0,
 ) -> Problem:
-    """Gaussian features with a decaying spectrum; heterogeneous workers have each their own truth.
+    """Gaussian features with a decaying spectrum; heterogeneous clients have each their own truth.
 
-    >>> synthetic(n_workers=3, n_rows=5, n_features=2).x.shape
+    >>> synthetic(n_clients=3, n_rows=5, n_features=2).x.shape
     (3, 5, 2)
     """
     rng = np.random.default_rng(seed)
     spectrum = 1 / np.sqrt(1 + np.arange(n_features))
-    x = rng.normal(size=(n_workers, n_rows, n_features)) * spectrum
-    truth = np.broadcast_to(rng.normal(size=n_features), (n_workers, n_features))
+    x = rng.normal(size=(n_clients, n_rows, n_features)) * spectrum
+    truth = np.broadcast_to(rng.normal(size=n_features), (n_clients, n_features))
     if heterogeneous:
-        truth = truth + rng.normal(size=(n_workers, n_features))
-    score = np.matmul(x, truth[:, :, None])[:, :, 0] + noise * rng.normal(size=(n_workers, n_rows))
+        truth = truth + rng.normal(size=(n_clients, n_features))
+    score = np.matmul(x, truth[:, :, None])[:, :, 0] + noise * rng.normal(size=(n_clients, n_rows))
     return Problem(kind, x, score if kind == "least_squares" else np.where(score > 0, 1.0, -1.0))
 
 
@@ -81,7 +81,7 @@ def _dense(rows: NDArray[Any], columns: NDArray[Any], values: NDArray[Any], shap
     return out
 
 
-def prepare(x: F64, y: F64, kind: Kind, n_workers: int, heterogeneous: bool = False) -> Problem:
+def prepare(x: F64, y: F64, kind: Kind, n_clients: int, heterogeneous: bool = False) -> Problem:
     """Standardise, put a column of ones in front, make two classes ±1, and split: as the rows come, or like to like."""
     deviation = x.std(0)
     x = (x - x.mean(0)) / np.where(deviation > 0, deviation, 1)
@@ -92,11 +92,11 @@ def prepare(x: F64, y: F64, kind: Kind, n_workers: int, heterogeneous: bool = Fa
             raise FileError(f"logistic regression needs two classes, the labels have {len(classes)} values")
         y = np.where(y == classes[1], 1.0, -1.0)
     order = _like_to_like(x, y) if heterogeneous else np.arange(len(x))
-    n_rows = len(x) // n_workers
+    n_rows = len(x) // n_clients
     if n_rows == 0:
-        raise FileError(f"{len(x)} rows are too few for {n_workers} workers")
-    chosen = order[: n_rows * n_workers]
-    return Problem(kind, x[chosen].reshape(n_workers, n_rows, -1), y[chosen].reshape(n_workers, n_rows))
+        raise FileError(f"{len(x)} rows are too few for {n_clients} clients")
+    chosen = order[: n_rows * n_clients]
+    return Problem(kind, x[chosen].reshape(n_clients, n_rows, -1), y[chosen].reshape(n_clients, n_rows))
 
 
 def _like_to_like(x: F64, y: F64) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Least squares and logistic regression over N workers: loss, gradients, smoothness, and the solved optimum."""
+"""Least squares and logistic regression over N clients: loss, gradients, smoothness, and the solved optimum."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Kind = Literal["least_squares", "logistic"]
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """F(w) = mean over workers of F_i(w), each a mean over that worker's rows: ½(x·w - y)² or log(1 + exp(-y x·w)).
+    """F(w) = mean over clients of F_i(w), each a mean over that client's rows: ½(x·w - y)² or log(1 + exp(-y x·w)).
 
     >>> problem = Problem("least_squares", np.ones((2, 3, 1)), np.array([[1.0, 1, 1], [3, 3, 3]]))
     >>> problem.optimum.tolist(), problem.loss(problem.optimum)
@@ -23,16 +23,16 @@ class Problem:
     """
 
     kind: Kind
-    x: F64  # workers × rows × features
-    y: F64  # workers × rows; ±1 for logistic regression
+    x: F64  # clients × rows × features
+    y: F64  # clients × rows; ±1 for logistic regression
 
     @property
-    def n_workers(self) -> int:
+    def n_clients(self) -> int:
         return int(self.x.shape[0])
 
     @property
     def n_rows(self) -> int:
-        """Rows of one worker."""
+        """Rows of one client."""
         return int(self.x.shape[1])
 
     @property
@@ -46,7 +46,7 @@ class Problem:
         return float(np.mean(np.logaddexp(0, -self.y * (self.x @ w))))
 
     def gradients(self, points: F64, rows: NDArray[np.int64] | None = None) -> F64:
-        """Row i is worker i's gradient at points[i], over all its rows or over `rows[i]`."""
+        """Row i is client i's gradient at points[i], over all its rows or over `rows[i]`."""
         if rows is None and self.kind == "least_squares":
             hessians, targets = self._quadratic
             return np.asarray((hessians @ points[:, :, None])[:, :, 0] - targets)
@@ -54,13 +54,13 @@ class Problem:
         return _batch_gradients(self.kind, x, y, points)
 
     def _batch(self, rows: NDArray[np.int64]) -> tuple[F64, F64]:
-        flat = (rows + self.n_rows * np.arange(self.n_workers)[:, None]).reshape(-1)
+        flat = (rows + self.n_rows * np.arange(self.n_clients)[:, None]).reshape(-1)
         x = self.x.reshape(-1, self.n_features)[flat]
         return x.reshape(*rows.shape, self.n_features), self.y.reshape(-1)[flat].reshape(rows.shape)
 
     @cached_property
     def _quadratic(self) -> tuple[F64, F64]:
-        """XᵀX/n and Xᵀy/n of every worker."""
+        """XᵀX/n and Xᵀy/n of every client."""
         transposed = self.x.transpose(0, 2, 1)
         return transposed @ self.x / self.n_rows, (transposed @ self.y[:, :, None])[:, :, 0] / self.n_rows
 
@@ -73,7 +73,7 @@ class Problem:
 
     @cached_property
     def smoothness_frobenius(self) -> float:
-        """An upper bound of L, the mean over workers of the Frobenius norm of XᵀX/n: what the MCM authors' code calls L."""
+        """An upper bound of L, the mean over clients of the Frobenius norm of XᵀX/n: what the MCM authors' code calls L."""
         norms = [float(np.linalg.norm(x.T @ x)) / len(x) for x in self.x]
         return float(np.mean(norms)) / (1 if self.kind == "least_squares" else 4)
 

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from perbit.channels.frames import overhead
 from perbit.errors import PerbitError
-from perbit.protocol import Protocol, Server, Worker
+from perbit.protocols.protocol import Client, Protocol, Server
 from perbit.randomness import fold
 from perbit.sim.convex.problem import F64, Problem
-from perbit.sim.delivery import deliver_all
 
 I64 = NDArray[np.int64]
 Counts = dict[str, I64]  # per round
@@ -24,7 +23,7 @@ COUNTED = ("bytes_up", "bytes_down", "header_bytes", "frames", "resets")
 
 @dataclass(frozen=True)
 class Settings:
-    """How to run: batch 0 means full gradients, participation is each worker's chance to take part in a round."""
+    """How to run: batch 0 means full gradients, participation is each client's chance to take part in a round."""
 
     rounds: int
     step: float
@@ -41,12 +40,12 @@ class Settings:
 
 
 @dataclass(frozen=True, eq=False)
-class Progress:
+class ConvexProgress:
     """A run between two rounds: everything that is needed to go on."""
 
     done: int
     server: Server
-    workers: tuple[Worker, ...]
+    clients: tuple[Client, ...]
     counts: Counts
     evaluated: tuple[tuple[int, float], ...]
     evaluated_mean: tuple[tuple[int, float], ...] = ()
@@ -109,14 +108,14 @@ def _json_float(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def start(problem: Problem, protocol: Protocol, settings: Settings) -> Progress:
+def start(problem: Problem, protocol: Protocol, settings: Settings) -> ConvexProgress:
     """Before the first round: the model is zero everywhere."""
     first = np.zeros(problem.n_features, np.float32)
-    server, workers = protocol.init(first, problem.n_workers)
+    server, clients = protocol.init(first, problem.n_clients)
     counts = {name: np.zeros(settings.rounds, np.int64) for name in COUNTED}
     loss = problem.loss(server.model)
-    return Progress(
-        0, server, tuple(workers), counts, ((0, loss),), ((0, loss),) if settings.average else (), server.model
+    return ConvexProgress(
+        0, server, tuple(clients), counts, ((0, loss),), ((0, loss),) if settings.average else (), server.model
     )
 
 
@@ -125,14 +124,14 @@ def run(
     protocol: Protocol,
     settings: Settings,
     *,
-    progress: Progress | None = None,
-    after_round: Callable[[Progress], None] = lambda _: None,
+    progress: ConvexProgress | None = None,
+    after_round: Callable[[ConvexProgress], None] = lambda _: None,
 ) -> Ledger:
     """All rounds, or those still to do; `after_round` sees the run grow (progress bars, checkpoints).
 
-    >>> from perbit import presets
+    >>> from perbit.protocols import presets
     >>> from perbit.sim.convex import synthetic
-    >>> ledger = run(synthetic(n_workers=2, n_features=3), presets.sgd(), Settings(rounds=50, step=0.5))
+    >>> ledger = run(synthetic(n_clients=2, n_features=3), presets.sgd(), Settings(rounds=50, step=0.5))
     >>> ledger.excess[-1] < 1e-3, int(ledger.counts["frames"][-1])
     (True, 4)
     """
@@ -149,29 +148,29 @@ def run(
     )
 
 
-def one_round(problem: Problem, protocol: Protocol, settings: Settings, now: Progress) -> Progress:
+def one_round(problem: Problem, protocol: Protocol, settings: Settings, now: ConvexProgress) -> ConvexProgress:
     """Deliver, compute, respond, advance; a diverged run stops being computed and is marked with an infinite loss."""
     done, seed = now.done, fold(settings.seed, now.done)
     rng = np.random.default_rng([settings.seed, done])
-    present = _present(rng, problem.n_workers, settings.participation)
-    workers, server = list(now.workers), now.server
+    present = _present(rng, problem.n_clients, settings.participation)
+    clients, server = list(now.clients), now.server
     try:
         with np.errstate(over="raise", invalid="raise"):
-            server = _deliver(protocol, server, workers, present, seed, now.counts, done)
-            directions = _directions(problem, protocol, settings, workers, rng)
+            server = _deliver(protocol, server, clients, present, seed, now.counts, done)
+            directions = _directions(problem, protocol, settings, clients, rng)
             frames = {}
             for i in present:
-                frames[i], workers[i] = protocol.respond(workers[i], directions[i], seed)
+                frames[i], clients[i] = protocol.respond(clients[i], directions[i], seed)
             server = protocol.advance(server, frames, 1.0 if protocol.local_steps else settings.step, seed)
     except (PerbitError, FloatingPointError):  # numbers beyond float32 cannot be sent
         return replace(now, done=settings.rounds, evaluated=(*now.evaluated, (done + 1, math.inf)))
     now.counts["bytes_up"][done] = sum(map(len, frames.values()))
     now.counts["frames"][done] += len(frames)
     now.counts["header_bytes"][done] += sum(map(overhead, frames.values()))
-    return _evaluate(problem, settings, replace(now, done=done + 1, server=server, workers=tuple(workers)))
+    return _evaluate(problem, settings, replace(now, done=done + 1, server=server, clients=tuple(clients)))
 
 
-def _evaluate(problem: Problem, settings: Settings, now: Progress) -> Progress:
+def _evaluate(problem: Problem, settings: Settings, now: ConvexProgress) -> ConvexProgress:
     mean = now.mean
     if settings.average and mean is not None:
         mean = mean + (now.server.model - mean) / (now.done + 1)
@@ -185,20 +184,20 @@ def _evaluate(problem: Problem, settings: Settings, now: Progress) -> Progress:
     return now
 
 
-def _present(rng: np.random.Generator, n_workers: int, participation: float) -> list[int]:
+def _present(rng: np.random.Generator, n_clients: int, participation: float) -> list[int]:
     if participation >= 1:
-        return list(range(n_workers))
-    while not (present := np.flatnonzero(rng.random(n_workers) < participation)).size:
+        return list(range(n_clients))
+    while not (present := np.flatnonzero(rng.random(n_clients) < participation)).size:
         pass
     return [int(i) for i in present]
 
 
 def _deliver(
-    protocol: Protocol, server: Server, workers: list[Worker], present: list[int], seed: int, counts: Counts, done: int
+    protocol: Protocol, server: Server, clients: list[Client], present: list[int], seed: int, counts: Counts, done: int
 ) -> Server:
-    server, delivered = deliver_all(protocol, server, workers, present, seed)
+    server, delivered = protocol.deliver_all(server, clients, present, seed)
     for i, got in delivered.items():
-        workers[i] = got.worker
+        clients[i] = got.client
         counts["bytes_down"][done] += sum(map(len, got.frames))
         counts["frames"][done] += len(got.frames)
         counts["header_bytes"][done] += sum(map(overhead, got.frames))
@@ -207,10 +206,10 @@ def _deliver(
 
 
 def _directions(
-    problem: Problem, protocol: Protocol, settings: Settings, workers: list[Worker], rng: np.random.Generator
+    problem: Problem, protocol: Protocol, settings: Settings, clients: list[Client], rng: np.random.Generator
 ) -> NDArray[np.float32]:
-    """Gradients at the workers' points, or the way back from where local steps lead."""
-    points = np.stack([worker.point for worker in workers]).astype(np.float64)
+    """Gradients at the clients' points, or the way back from where local steps lead."""
+    points = np.stack([client.point for client in clients]).astype(np.float64)
     if not protocol.local_steps:
         return problem.gradients(points, _rows(problem, settings, rng)).astype(np.float32)
     local = points
@@ -222,4 +221,4 @@ def _directions(
 def _rows(problem: Problem, settings: Settings, rng: np.random.Generator) -> I64 | None:
     if not settings.batch:
         return None
-    return rng.integers(0, problem.n_rows, (problem.n_workers, settings.batch))
+    return rng.integers(0, problem.n_rows, (problem.n_clients, settings.batch))

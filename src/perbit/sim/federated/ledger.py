@@ -9,6 +9,7 @@ from typing import Any
 
 import perbit
 from perbit.files import FileError
+from perbit.session.contents import frames_in
 
 Line = dict[str, Any]
 
@@ -63,26 +64,31 @@ class Book:
         self.round = round_number
         self.lines: list[Line] = []
         self.frames: list[bytes] = []
-        self._parts: dict[int, dict[str, int]] = {}  # a broadcast frame is taken apart once
+        self._parts: dict[bytes, dict[str, int]] = {}  # a broadcast frame is taken apart once
 
     def add(self, client: int, direction: str, frame: bytes) -> None:
-        """Enter one message; `tensors` says where its bytes go, the rest is header and checksum."""
-        if id(frame) not in self._parts:
-            self._parts[id(frame)] = _tensor_bytes(frame)
+        """Enter one message; `tensors` says where its bytes go, the rest is headers and checksums."""
+        parts: dict[str, int] = {}
+        for inside in frames_in(frame):
+            if inside not in self._parts:
+                self._parts[inside] = _tensor_bytes(inside)
+            for name, n_bytes in self._parts[inside].items():
+                parts[name] = parts.get(name, 0) + n_bytes
         entry = {"round": self.round, "client": client, "direction": direction, "n_bytes": len(frame)}
-        self.lines.append({**entry, "tensors": self._parts[id(frame)]})
-        self.frames.append(frame)  # also keeps the ids unique
+        self.lines.append({**entry, "tensors": parts})
+        self.frames.append(frame)
 
     def n_bytes(self, direction: str) -> int:
         return sum(line["n_bytes"] for line in self.lines if line["direction"] == direction)
 
     def dump(self, folder: Path) -> None:
-        """Every frame as a file of its own, as `perbit decode` and `perbit inspect` take it."""
+        """Every frame inside a message as a file of its own, as `perbit decode` and `perbit inspect` take it."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for number, (line, frame) in enumerate(zip(self.lines, self.frames, strict=True)):
-                name = f"r{self.round:05d}-{number:04d}-client{line['client']}-{line['direction']}.pbit"
-                (folder / name).write_bytes(frame)
+                name = f"r{self.round:05d}-{number:04d}-client{line['client']}-{line['direction']}"
+                for part, inside in enumerate(frames_in(frame)):
+                    (folder / f"{name}-{part}.pbit").write_bytes(inside)
         except OSError as error:
             raise FileError(f"cannot write to {folder}: {error.strerror}") from error
 

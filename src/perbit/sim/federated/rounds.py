@@ -1,18 +1,21 @@
-"""One round of training: down, compute, up, step; every message entered in the book, every stage timed."""
+"""One round of training: down, compute, up, step, by the very sessions that engines run; every message entered in the book."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-import perbit
-from perbit.protocol import Protocol, Server, Worker
+from perbit.protocols.protocol import Protocol
 from perbit.randomness import fold
-from perbit.sim.delivery import deliver_all
+from perbit.session import ClientSession, ServerSession
+from perbit.session.held import Held, Holding
+from perbit.session.once import Once
+from perbit.session.server import STATE_TYPES as SERVER_TYPES
+from perbit.session.server import ServerState
 from perbit.sim.federated import local, optimiser, tensors
 from perbit.sim.federated.ledger import Book
 from perbit.sim.federated.optimiser import Moments
@@ -23,13 +26,40 @@ _CLIENT, _SAMPLE = 3, 4  # purposes of seeds
 
 
 @dataclass(frozen=True, eq=False)
-class Federation:
-    """Server and clients between two rounds."""
+class FederationState:
+    """Server and clients between two rounds, as a value."""
 
-    server: Server
-    workers: tuple[Worker, ...]
-    counters: dict[str, Any]  # integer buffers, exact
-    moments: Moments = Moments()
+    server: ServerState
+    clients: tuple[Holding | None, ...]
+    moments: Moments
+
+
+STATE_TYPES = (FederationState, Moments, Held, Holding, *SERVER_TYPES)
+
+
+class Federation:
+    """A server and its clients in one process: sessions whose frames are handed over in memory."""
+
+    def __init__(self, protocol: Protocol, world: World, n_clients: int, seed: int) -> None:
+        self._shared = Once()
+        self.server = ServerSession(protocol, seed, population=n_clients, absent="ignored")
+        self.clients = [ClientSession(shared=self._shared) for _ in range(n_clients)]
+        self.moments = Moments()
+        self.server.publish({**world.first, **tensors.counters(world.network)})
+
+    @property
+    def state(self) -> FederationState:
+        return FederationState(self.server.state, tuple(client.state for client in self.clients), self.moments)
+
+    @state.setter
+    def state(self, state: FederationState) -> None:
+        self.server.state, self.moments = state.server, state.moments
+        for client, held in zip(self.clients, state.clients, strict=True):
+            client.state = held
+
+    def forget_shared(self) -> None:
+        """A new round begins: what was decoded in the last one is of no use to others any more."""
+        self._shared.clear()
 
 
 @dataclass
@@ -43,35 +73,44 @@ class Clock:
     server: float = 0.0  # the step, and encoding what goes down
 
 
-def start(protocol: Protocol, world: World, n_clients: int) -> Federation:
-    """Before the first round everybody holds the first model."""
-    server, workers = protocol.init(world.first, n_clients)
-    return Federation(server, tuple(workers), tensors.counters(world.network))
+class _Watch:
+    """Seconds since the last look."""
+
+    def __init__(self) -> None:
+        self.last = time.thread_time()
+
+    def lap(self) -> float:
+        now = time.thread_time()
+        passed, self.last = now - self.last, now
+        return passed
 
 
-def one_round(
-    protocol: Protocol, world: World, task: Task, seed: int, now: Federation, book: Book
-) -> tuple[Federation, Clock, dict[str, Any]]:
-    """The next state, the times, and the first client's update for those who study it."""
+def one_round(federation: Federation, world: World, task: Task, seed: int, book: Book) -> tuple[Clock, dict[str, Any]]:
+    """Move the federation on by a round; the times, and the first client's update for those who study it."""
     key, clock, task = fold(seed, book.round), Clock(), task.in_round(book.round)
-    present = _present(task, key)
-    now = _down(protocol, now, present, key, book, clock)
-    frames, counted, workers = {}, [], list(now.workers)
+    server, counted = federation.server, []
     sample: dict[str, Any] = {}
-    for i in present:
-        began = time.thread_time()
-        update, counters = _compute(world, task, now, i, fold(fold(key, _CLIENT), i))
-        clock.compute[str(i)] = time.thread_time() - began
-        frames[i], workers[i] = protocol.respond(workers[i], update, key)
-        clock.encode[str(i)] = time.thread_time() - began - clock.compute[str(i)]
-        book.add(i, "up", frames[i])
-        counted.append(_exactly(counters, i, "up", book))
+    federation.forget_shared()
+    for i in _present(task, key):
+        client, watch = federation.clients[i], _Watch()
+        frame = server.send(i)
+        clock.server += watch.lap()
+        book.add(i, "down", frame)
+        watch.lap()
+        received = client.receive(frame)
+        clock.receive[str(i)] = watch.lap()
+        update, counters = _compute(world, task, received, i, fold(fold(key, _CLIENT), i))
+        clock.compute[str(i)] = watch.lap()
+        answer = client.reply(update=update, exact=counters)
+        clock.encode[str(i)] = watch.lap()
+        book.add(i, "up", answer)
+        watch.lap()
+        arrived = server.receive(i, answer) or {}
+        clock.decode += watch.lap()
+        counted.append({name: arrived[name] for name in counters})
         sample = sample or update
-    return (
-        _step(protocol, world, task, replace(now, workers=tuple(workers)), frames, counted, key, clock),
-        clock,
-        sample,
-    )
+    _step(federation, world, task, counted, clock)
+    return clock, sample
 
 
 def _present(task: Task, key: int) -> list[int]:
@@ -81,39 +120,16 @@ def _present(task: Task, key: int) -> list[int]:
     return sorted(int(i) for i in drawn)
 
 
-def _down(protocol: Protocol, now: Federation, present: list[int], key: int, book: Book, clock: Clock) -> Federation:
-    workers, began = list(now.workers), time.thread_time()
-    server, delivered = deliver_all(protocol, now.server, workers, present, key)
-    seconds = (time.thread_time() - began) / len(present)
-    for i, got in delivered.items():
-        workers[i] = got.worker
-        clock.receive[str(i)] = seconds
-        for frame in got.frames:
-            book.add(i, "down", frame)
-        if got.frames:
-            _exactly(now.counters, i, "down", book)
-    return replace(now, server=server, workers=tuple(workers))
-
-
-def _exactly(counters: Mapping[str, Any], client: int, direction: str, book: Book) -> dict[str, Any]:
-    """Send integers as they are, in a frame of their own; models without any send none."""
-    if not counters:
-        return {}
-    frame = perbit.dumps(counters, "raw")
-    book.add(client, direction, frame)
-    return dict(perbit.loads(frame))
-
-
 def _compute(
-    world: World, task: Task, now: Federation, client: int, seed: int
+    world: World, task: Task, received: Mapping[str, Any], client: int, seed: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the server is to subtract: the way back from where local training led, or a gradient.
+    """What the server is to subtract: the way back from where local training led, or a gradient; and the counters.
 
     FedAvg's weights are applied here, so that the plain mean of any protocol, with any memories, is the weighted mean.
     """
-    network, before = world.network, now.workers[client].model
-    tensors.put(network, before)
-    tensors.put(network, now.counters)
+    network = world.network
+    tensors.put(network, received)
+    before = {name: received[name] for name in world.first}
     if task.trains_locally:
         local.train(network, world.data, world.parts[client], task, seed)
         weight = np.float32(world.weight(client) if task.weights == "samples" else 1)
@@ -124,26 +140,16 @@ def _compute(
     return update, tensors.counters(network)
 
 
-def _step(
-    protocol: Protocol,
-    world: World,
-    task: Task,
-    now: Federation,
-    frames: dict[int, bytes],
-    counted: list[dict[str, Any]],
-    key: int,
-    clock: Clock,
-) -> Federation:
-    moments = now.moments
+def _step(federation: Federation, world: World, task: Task, counted: list[dict[str, Any]], clock: Clock) -> None:
+    moments = federation.moments
 
     def optimise(mean: optimiser.F64) -> optimiser.F64:
         nonlocal moments
-        clock.decode = time.thread_time() - began
-        change, moments = optimiser.step(task, world.mask, now.moments, mean)
+        change, moments = optimiser.step(task, world.mask, federation.moments, mean)
         return change
 
-    began = time.thread_time()
-    server = protocol.advance(now.server, frames, optimise, key)
-    clock.server = time.thread_time() - began - clock.decode
-    counters = {name: np.asarray(np.max([c[name] for c in counted], axis=0)) for name in now.counters}
-    return replace(now, server=server, counters=counters, moments=moments)
+    watch = _Watch()
+    counters = {name: np.asarray(np.max([c[name] for c in counted], axis=0)) for name in counted[0]}
+    federation.server.step(optimise, counters)
+    federation.moments = moments
+    clock.server += watch.lap()

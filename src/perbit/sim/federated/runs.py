@@ -18,12 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from perbit import gennorm
-from perbit.errors import EncodeError
+from perbit.channels import Layout, packing
+from perbit.errors import DecodeError, EncodeError
 from perbit.files import FileError, write_atomically
-from perbit.protocol import Protocol
-from perbit.sim import packing
 from perbit.sim.federated import ledger, local, rounds, tensors, world
-from perbit.sim.federated.optimiser import Moments
+from perbit.sim.federated.rounds import Federation
 from perbit.sim.federated.settings import Method, Task
 from perbit.sim.federated.world import World
 
@@ -47,7 +46,6 @@ class Progress:
     """A run between two rounds: everything that is needed to go on."""
 
     done: int
-    federation: rounds.Federation
     history: tuple[Any, ...] = ()  # Points, as plain tuples
     fits: tuple[dict[str, Any], ...] = ()
     bytes_up: int = 0
@@ -62,7 +60,7 @@ class Progress:
 
 
 Outcome = dict[str, Any]  # plain data, the same for the same seed
-Watch = Callable[[Progress], None]
+Watch = Callable[[Progress, Federation], None]
 
 
 def run(
@@ -74,35 +72,35 @@ def run(
     resume: bool = False,
     until: int | None = None,
     dump_frames: bool = False,
-    watch: Watch = lambda _: None,
+    watch: Watch = lambda now, federation: None,
 ) -> Outcome:
     """All rounds, or those up to `until`; `watch` sees the run after every round."""
     about = {"task": asdict(task), "method": asdict(method), "seed": seed}
     known = _finished(folder, about) if resume else None
     if known is not None:
         return known
-    protocol, place = method.make(), world.build(task, seed)
+    place = world.build(task, seed)
+    federation = Federation(method.make(), place, task.clients, seed)
     saved = folder / "checkpoint.npz"
     if resume and saved.is_file():
-        now: Progress = packing.restore(saved, about, Progress, rounds.Federation, Moments)
+        now, federation.state = packing.restore(saved, (Progress, *rounds.STATE_TYPES), about)
     else:
-        now = Progress(0, rounds.start(protocol, place, task.clients))
-        now = _tested(place, now)
+        now = _tested(place, federation, Progress(0))
     _forget(folder / "result.json", *([] if resume else [saved, *folder.glob("frames/*.pbit")]))
     books = ledger.Lines(folder / "ledger.jsonl", now.ledger_position)
     times = ledger.Lines(folder / "timings.jsonl", now.timings_position)
     last, due = min(task.rounds, until or task.rounds), time.monotonic() + SECONDS_BETWEEN_CHECKPOINTS
     while now.done < last and not now.diverged:
-        now = _round(protocol, place, task, seed, now, books, times, folder if dump_frames else None)
+        now = _round(federation, place, task, seed, now, books, times, folder if dump_frames else None)
         if not now.diverged and (now.done % task.evaluate_every == 0 or now.done == last):
-            now = _tested(place, now)
-        watch(now)
+            now = _tested(place, federation, now)
+        watch(now, federation)
         if now.done == last or time.monotonic() >= due:
             began = time.monotonic()
-            packing.save(saved, now, about)
+            packing.save(saved, (now, federation.state), about)
             took = time.monotonic() - began
             due = began + max(SECONDS_BETWEEN_CHECKPOINTS, took / SHARE_OF_CHECKPOINTS)
-    outcome = _outcome(about, place, now)
+    outcome = _outcome(about, place, federation, now)
     if now.done == task.rounds or now.diverged:
         write_atomically(folder / "result.json", lambda file: file.write(json.dumps(outcome).encode()))
         _forget(saved)
@@ -110,7 +108,7 @@ def run(
 
 
 def _round(
-    protocol: Protocol,
+    federation: Federation,
     place: World,
     task: Task,
     seed: int,
@@ -122,8 +120,8 @@ def _round(
     book = ledger.Book(now.done + 1)
     try:
         with np.errstate(over="ignore", invalid="ignore"):
-            after, clock, update = rounds.one_round(protocol, place, task, seed, now.federation, book)
-    except EncodeError:  # numbers beyond float32 cannot be sent: training has diverged
+            clock, update = rounds.one_round(federation, place, task, seed, book)
+    except (EncodeError, DecodeError):  # numbers beyond float32 are neither sent nor taken: training has diverged
         return replace(now, diverged=True)
     books.append(book.lines)
     times.append([{"round": book.round, **asdict(clock)}])
@@ -132,7 +130,6 @@ def _round(
     return replace(
         now,
         done=book.round,
-        federation=after,
         fits=now.fits + _fits(task, book.round, update),
         bytes_up=now.bytes_up + book.n_bytes("up"),
         bytes_down=now.bytes_down + book.n_bytes("down"),
@@ -141,14 +138,13 @@ def _round(
     )
 
 
-def _tested(place: World, now: Progress) -> Progress:
-    server = now.federation.server
+def _tested(place: World, federation: Federation, now: Progress) -> Progress:
+    server = federation.server
     with np.errstate(over="ignore"):
-        flat = server.model.astype(np.float32)
+        flat = server.flat.astype(np.float32)
     # What lossy codecs still owe may exceed a small variance, whose root would be NaN.
     flat[place.variances & (flat < 0)] = 0
-    tensors.put(place.network, server.layout.unflatten(flat))
-    tensors.put(place.network, now.federation.counters)
+    tensors.put(place.network, {**server.tensors, **Layout.of(place.first).split(flat)})
     point = Point(now.done, *local.test(place.network, place.data), now.bytes_up, now.bytes_down)
     return replace(now, history=(*now.history, tuple(point)))
 
@@ -167,8 +163,8 @@ def _fits(task: Task, done: int, update: dict[str, Any]) -> tuple[dict[str, Any]
     return tuple(found)
 
 
-def _outcome(about: dict[str, Any], place: World, now: Progress) -> Outcome:
-    model = now.federation.server.model
+def _outcome(about: dict[str, Any], place: World, federation: Federation, now: Progress) -> Outcome:
+    model = federation.server.flat
     return {
         **about,
         "done": now.done,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 from collections.abc import Mapping
@@ -10,13 +9,15 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
-from perbit import presets
-from perbit.budget import BudgetPlan
-from perbit.errors import PerbitError
-from perbit.families.formats import Raw
-from perbit.families.whole import has_share
-from perbit.plan import Plan, codec
-from perbit.protocol import Protocol
+from perbit.coding.families.formats import Raw
+from perbit.coding.spec import codec
+from perbit.errors import PerbitError, SpecError
+from perbit.plan.budget import Budget
+from perbit.plan.plan import Chooser, Plan
+from perbit.plan.whole import has_share
+from perbit.protocols import presets
+from perbit.protocols.protocol import Protocol
+from perbit.session.terms import check_sendable
 
 
 class SettingsError(PerbitError, ValueError):
@@ -105,69 +106,99 @@ class Task:
 class Method:
     """A protocol preset with the specs of both directions; `small` is for biases, norms and other small tensors.
 
-    budget_bits: what every message up may take; the `?` in `up` is then fitted to each.
+    Without `up` or `down` that direction has the preset's own codecs. budget_bits: what every message up may take; the `?` in `up` is
+    then fitted to each.
     """
 
     name: str
     protocol: str = "fedavg"
-    up: str = "raw"
-    down: str = "raw"
-    small: str = ""  # "": the same spec as for everything else
+    up: str = ""  # "": the preset's own
+    down: str = ""
+    small: str = "raw"  # "same": the same spec as for everything else
     options: dict[str, Any] = field(default_factory=dict)  # the preset's own parameters
     budget_bits: int = 0
     whole_model: bool = False  # topk(ratio), up or down, keeps that share of the whole model, not of every tensor
-    rules: dict[str, str] = field(default_factory=dict)  # specs up of some tensors (perbit.rules); the first match wins
+    # specs up of some tensors (perbit.plan.rules); the first match wins
+    rules: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for key in ("whole_model", "rules"):
-            _require(not (getattr(self, key) and self.budget_bits), key, "cannot be joined with budget_bits")
+        alone = "cannot be joined with budget_bits, whose topk(?) competes over the whole model anyway"
+        _require(not (self.whole_model and self.budget_bits), "whole_model", alone)
         _require(isinstance(self.rules, dict), "rules", 'must be a table, e.g. { "size:1024..20000" = "fp16" }')
         for rule, spec in self.rules.items():
             _require(isinstance(spec, str), "rules", f"must have a spec for {rule!r}, not {spec!r}")
-        for key in ("up", "down", "small"):
+        for key in ("protocol", "up", "down", "small"):
             try:
-                self._plan(getattr(self, key) or "raw", self.budget_bits if key == "up" else 0)
+                self._try(key)
             except PerbitError as error:
-                raise SettingsError(f"the spec {getattr(self, key)!r} cannot be used: {error}", key) from error
+                said = str(error) if key == "protocol" else f"the spec {getattr(self, key)!r} cannot be used: {error}"
+                raise SettingsError(said, key) from error
         try:
             self._uplink()
         except PerbitError as error:
             raise SettingsError(f"rules cannot be used: {error}", "rules") from error
-        if self.whole_model:
-            competes = any(has_share(codec(spec)) for spec in (self.up, self.down, *self.rules.values()))
-            _require(competes, "whole_model", f"needs a spec that begins with topk(ratio), and up is {self.up!r}")
-        is_used = not (_is_raw(self.up) and _is_raw(self.down)) or self.rules
-        _require(not self.small or bool(is_used), "small", "is used nowhere: up and down are raw")
+        self._check_use()
         self.make()
+
+    def _try(self, key: str) -> None:
+        """Read one setting by itself, so that a complaint names its key."""
+        if key == "protocol":
+            presets.preset_of(self.protocol)
+        elif key == "small":
+            Plan.of("raw", small=self.small)
+        elif key == "up" and self.budget_bits:
+            Budget.of(self.up, n_bits=self.budget_bits)
+        elif getattr(self, key):
+            Plan.of(getattr(self, key))
+
+    def _check_use(self) -> None:
+        given = [spec for spec in (self.up, self.down, *self.rules.values()) if spec]
+        if self.whole_model:
+            competes = any(has_share(codec(spec)) for spec in given)
+            _require(competes, "whole_model", f"needs a spec that begins with topk(ratio), and up is {self.up!r}")
+        is_used = bool(self.rules) or any(not _is_raw(spec) for spec in given)
+        _require(self.small == "raw" or is_used, "small", "is used nowhere: up and down are raw, or the preset's own")
 
     @property
     def is_float32(self) -> bool:
         """Whether nothing is compressed on the way up: the yardstick of a comparison."""
-        return _is_raw(self.up) and not self.rules
+        return not self.budget_bits and not self.rules and _is_raw(self.up_text)
+
+    @property
+    def up_text(self) -> str:
+        """The spec of the way up, the preset's own if none was given."""
+        return self.up or self._default("up")
+
+    @property
+    def down_text(self) -> str:
+        """The spec of the way down."""
+        return self.down or self._default("down")
+
+    def _default(self, direction: str) -> str:
+        default = inspect.signature(presets.preset_of(self.protocol).make).parameters[direction].default
+        return f"topk({self.options.get('ratio', 0.1)})" if default is None else str(default)
 
     def make(self) -> Protocol:
-        """The protocol."""
-        preset = presets.PRESETS.get(self.protocol)
-        if preset is None:
-            close = difflib.get_close_matches(self.protocol, presets.PRESETS, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(presets.PRESETS)}"
-            raise SettingsError(f"there is no protocol {self.protocol!r}; {hint}", "protocol")
-        known = dict(list(inspect.signature(preset.make).parameters.items())[2:])
-        for key, value in self.options.items():
+        """The protocol, which a session can run."""
+        for key in self.options:
+            known = presets.preset_options(presets.preset_of(self.protocol))
             _require(key in known, key, f"is no parameter of {self.protocol}; it has {', '.join(known) or 'none'}")
-            is_right = isinstance(value, str) == isinstance(known[key].default, str)
-            _require(is_right, key, f"cannot be {value!r}; {self.protocol} takes {known[key].default!r} without it")
-        return preset.make(up=self._uplink(), down=self._plan(self.down), **self.options)
+        down = self._plan(self.down) if self.down else None
+        try:
+            protocol = presets.protocol_of(self.protocol, self._uplink(), down, **self.options)
+            check_sendable(protocol)
+        except SpecError as error:
+            raise SettingsError(str(error), next(iter(self.options), "protocol")) from error
+        return protocol
 
-    def _uplink(self) -> Plan:
-        return self._plan(self.up, self.budget_bits, self.rules)
+    def _uplink(self) -> Chooser | None:
+        if self.budget_bits:
+            return Budget.of(self.up, self.rules, self.small, n_bits=self.budget_bits)
+        return self._plan(self.up_text, self.rules) if self.up or self.rules else None
 
-    def _plan(self, spec: str, budget_bits: int = 0, rules: Mapping[str, str] = MappingProxyType({})) -> Plan:
-        if budget_bits:
-            return BudgetPlan.of(spec, n_bits=budget_bits, small=self.small or None)
-        if not self.small or (_is_raw(spec) and not rules):  # what is not compressed is exact, small tensors too
-            return Plan.of(spec, rules, small_below=0, flat_is_small=False, whole_model=self.whole_model)
-        return Plan.of(spec, rules, small=self.small, whole_model=self.whole_model)
+    def _plan(self, spec: str, rules: Mapping[str, str] = MappingProxyType({})) -> Plan:
+        exact = _is_raw(spec) and not rules  # what is not compressed is exact, small tensors too
+        return Plan.of(spec, rules, "raw" if exact else self.small, whole_model=self.whole_model)
 
 
 def _is_raw(spec: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -21,6 +22,37 @@ if TYPE_CHECKING:
     import torch
 
 
+class OneThread:
+    """While this is there, torch and numpy's linear algebra compute with one thread; after that with as many as before.
+
+    The same sums in the same order give the same bits, and runs side by side do not wait for each other's threads.
+    """
+
+    def __init__(self) -> None:
+        import torch
+        from threadpoolctl import threadpool_limits
+
+        before, limits = torch.get_num_threads(), threadpool_limits(1)
+        torch.set_num_threads(1)
+
+        def restore() -> None:
+            limits.restore_original_limits()
+            torch.set_num_threads(before)
+
+        weakref.finalize(self, restore)
+
+
+_held: weakref.WeakValueDictionary[str, OneThread] = weakref.WeakValueDictionary()
+
+
+def one_thread() -> OneThread:
+    """The same for all who ask: with the last of them it goes, whatever the order."""
+    held = _held.get("one")
+    if held is None:
+        held = _held["one"] = OneThread()
+    return held
+
+
 @dataclass(frozen=True, eq=False)
 class World:
     """One network serves all clients in turn: their states live in the protocol, not in torch."""
@@ -31,6 +63,7 @@ class World:
     first: tensors.Arrays  # the values everybody starts with
     mask: NDArray[np.bool_]  # which of them are parameters
     variances: NDArray[np.bool_]  # and which batch norm's variances
+    threads: OneThread  # held as long as the world is there
 
     def weight(self, client: int) -> float:
         """The client's share of all samples, times the number of clients: 1 if all hold the same number."""
@@ -42,13 +75,11 @@ class World:
 
 
 def build(task: Task, seed: int) -> World:
-    """Data, partition and first model for this seed. Torch computes with one thread: the same sums in the same order."""
+    """Data, partition and first model for this seed."""
     import torch
-    from threadpoolctl import threadpool_limits
 
-    torch.set_num_threads(1)
-    threadpool_limits(1)  # numpy's linear algebra: runs side by side would wait for each other's threads
     data = _data(task.data, task.train_samples, task.test_samples)
+    threads = one_thread()  # after the data: their loaders may bring libraries with threads of their own
     parts = partition(task.partition, data.train, task.clients, seed)
     network = seeded(task.model, data, seed)
     if ":" not in task.model:  # pictures compute faster so; a user's own code may not expect it
@@ -60,7 +91,7 @@ def build(task: Task, seed: int) -> World:
     )  # warms torch up: the first client is timed like the others
     tensors.put(network, first | counters)
     layout = Layout.of(first)
-    return World(data, parts, network, first, tensors.trainable(network, layout), tensors.variances(layout))
+    return World(data, parts, network, first, tensors.trainable(network, layout), tensors.variances(layout), threads)
 
 
 def _refuse_lone_samples(network: torch.nn.Module, parts: list[Array], task: Task) -> None:

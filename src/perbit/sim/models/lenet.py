@@ -1,4 +1,4 @@
-"""The small picture networks of the deep runs of text 004 (MCM): about 2e4 (MNIST), 4e5 (Fashion-MNIST) and 62e3 (CIFAR-10) parameters."""
+"""The small picture networks of MCM's deep runs: about 2e4 (MNIST), 4e5 (Fashion-MNIST) and 62e3 (CIFAR-10) parameters."""
 
 from __future__ import annotations
 

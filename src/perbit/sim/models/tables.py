@@ -38,7 +38,7 @@ class WideMLP(nn.Sequential):
 class NeuMF(nn.Module):
     """NCF (He et al. 2017): a factorisation and an MLP over user and item embeddings, one logit.
 
-    With the sizes here it has the 31 832 577 parameters text 003 reports on MovieLens-20M. Its gradients are sparse by nature.
+    With the sizes here it has the 31 832 577 parameters that DeepReduce reports on MovieLens-20M. Its gradients are sparse by nature.
     """
 
     def __init__(self, info: Info, n_factors: int = 64) -> None:

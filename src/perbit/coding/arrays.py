@@ -1,0 +1,143 @@
+"""Arrays at the door: what comes in becomes float32 (or keeps its bytes under `raw`), what goes out has the dtype and shape it came with."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perbit.coding.bits import bytes_of
+from perbit.coding.values import Floats
+from perbit.errors import DecodeError, EncodeError, NonFiniteError
+from perbit.kernels import K
+from perbit.kernels.api import F32
+
+# The number of each dtype in a frame. Never reused.
+DTYPES = (
+    "float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool",
+)  # fmt: skip
+FLOATS = DTYPES[:4]
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+@lru_cache(maxsize=64)
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """The name of a dtype; numpy spells it anew whenever it is asked, which shows in messages of many small tensors."""
+    return dtype.name
+
+
+def as_numpy(x: Any) -> NDArray[Any]:
+    """A numpy array, aligned and in native byte order, for an array, a torch tensor on any device, or anything numpy can read."""
+    array = np.asarray(_from_torch(x) if hasattr(x, "detach") else x)
+    if dtype_name(array.dtype) not in DTYPES:
+        raise EncodeError(f"cannot encode dtype {dtype_name(array.dtype)}; use one of {', '.join(DTYPES)}")
+    if not (array.dtype.isnative and array.flags.aligned):  # the kernels read memory as it lies
+        array = array.astype(array.dtype.newbyteorder("="))
+    return array
+
+
+def _from_torch(x: Any) -> NDArray[Any]:
+    """The values of a torch tensor, without importing torch."""
+    try:
+        if str(x.dtype) == "torch.bfloat16":
+            return x.detach().float().numpy(force=True).astype(_bfloat16())  # type: ignore[no-any-return]
+        return x.numpy(force=True)  # type: ignore[no-any-return]
+    except (TypeError, RuntimeError) as error:
+        raise EncodeError(
+            f"cannot read this tensor ({error}); convert it first, e.g. to x.to_dense().float()"
+        ) from error
+
+
+def _bfloat16() -> np.dtype[Any]:
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise EncodeError("bfloat16 needs the package ml_dtypes: pip install ml_dtypes") from None
+    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return dtype
+
+
+def item_size(dtype: str) -> int:
+    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
+
+
+def to_floats(array: NDArray[Any], name: str | None, scan: bool = True) -> Floats:
+    """The values as contiguous float32, finite if `scan` looks for others; anything else is an error that names the tensor."""
+    where = f"tensor {name!r}" if name else "the array"
+    if dtype_name(array.dtype) not in FLOATS:
+        raise EncodeError(f"{where} is {dtype_name(array.dtype)}; only raw encodes integers, lossy codecs need floats")
+    with np.errstate(over="ignore"):
+        values = Floats(np.asarray(array, np.float32, order="C"))
+    if scan and values.range[2]:
+        raise nonfinite(array, name)
+    return values
+
+
+def check_finite(array: NDArray[Any], name: str | None) -> None:
+    """Refuse NaN and infinity in an array that is stored as it is."""
+    if not _all_finite(array):
+        raise nonfinite(array, name)
+
+
+def _all_finite(array: NDArray[Any]) -> bool:
+    if dtype_name(array.dtype) == "float32":
+        return K.scan(np.asarray(array, order="C").reshape(-1))[2] == 0
+    return dtype_name(array.dtype) not in FLOATS or bool(np.isfinite(array).all())
+
+
+def nonfinite(array: NDArray[Any], name: str | None) -> EncodeError:
+    """The error that says how many values are not finite."""
+    where = f"tensor {name!r}" if name else "the array"
+    wide = array.astype(np.float64)
+    n_nan, n_inf = int(np.isnan(wide).sum()), int(np.isinf(wide).sum())
+    if not n_nan + n_inf:
+        n_huge = int((np.abs(wide) > _FLOAT32_MAX).sum())
+        return EncodeError(f"{where} holds {n_huge} values beyond float32's range; scale it down or use raw")
+    counts = [f"{count} {what}" for count, what in ((n_nan, "NaN"), (n_inf, "infinite")) if count]
+    return NonFiniteError(
+        f"{where} holds {' and '.join(counts)} of {array.size} values; a diverged step? Skip it or clip before encoding"
+    )
+
+
+def native_bytes(array: NDArray[Any]) -> memoryview:
+    """The little-endian bytes of an array, without a copy where possible."""
+    flat = np.asarray(array, order="C").reshape(-1)
+    if dtype_name(flat.dtype) == "bfloat16":
+        flat = flat.view(np.uint16)
+    return bytes_of(flat.astype(flat.dtype.newbyteorder("<"), copy=False))
+
+
+def from_native(data: bytes | bytearray | memoryview, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    """The array whose little-endian bytes these are."""
+    if dtype == "bool":
+        flags = np.frombuffer(data, np.uint8)
+        if flags.size and flags.max() > 1:
+            raise DecodeError("a truth value is neither 0 nor 1")
+        return flags.astype(bool).reshape(shape)
+    stored = np.uint16 if dtype == "bfloat16" else np.dtype(dtype)
+    flat = np.frombuffer(data, np.dtype(stored).newbyteorder("<")).astype(stored)
+    values = flat.view(_decoded_bfloat16()) if dtype == "bfloat16" else flat
+    if not _all_finite(values):
+        raise DecodeError("the frame holds NaN or infinite values")
+    return values.reshape(shape)
+
+
+def _decoded_bfloat16() -> np.dtype[Any]:
+    try:
+        return _bfloat16()
+    except EncodeError as error:
+        raise DecodeError(str(error)) from None
+
+
+def from_float32(values: F32, dtype: str) -> NDArray[Any]:
+    """Decoded values in the dtype of the frame; what half precision cannot hold saturates."""
+    if dtype == "float32":
+        return values
+    if dtype == "float64":
+        return values.astype(np.float64)
+    if dtype == "float16":
+        return np.clip(values, -65504, 65504).astype(np.float16)
+    limit = float.fromhex("0x1.fep127")
+    return np.clip(values, -limit, limit).astype(_decoded_bfloat16())

@@ -1,0 +1,28 @@
+"""Perbit's own codecs, one family a file; importing this package registers them all."""
+
+from perbit.coding.families import (  # noqa: F401
+    bloom,
+    choice,
+    eden,
+    entropy,
+    fitdexp,
+    fitpoly,
+    formats,
+    fp,
+    gapcodes,
+    general,
+    lowrank,
+    mwl2,
+    natural,
+    nuqsgd,
+    patterns,
+    positions,
+    qsgd,
+    randk,
+    sign,
+    sketches,
+    sparse,
+    terngrad,
+    threelc,
+    uniform,
+)

@@ -1,0 +1,166 @@
+"""Positions as a Bloom filter: few bits, and a few positions too many (DeepReduce, Xu et al., 2021).
+
+The decoder asks the filter about every position; P is what it accepts. The policy says which of P count:
+
+- p0: all of them; their values are sent too, so nothing is lost;
+- p1: as many as there were, drawn at random;
+- p2: as many as there were, those first that some bit of the filter speaks for alone;
+- naive: the first ones, with the values of the true positions in order. Wrong from the first false positive on: the paper's warning.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from perbit.coding.bits import Piece
+from perbit.coding.codec import PositionCodec
+from perbit.coding.registry import register
+from perbit.errors import DecodeError, EncodeError
+from perbit.kernels import K
+from perbit.kernels.api import U32
+from perbit.randomness import fold, random_positions
+
+_SEED_BYTES = 4
+_MIN_BYTES = 8  # of a filter: a handful of positions would fill fewer bits unevenly
+_MAX_BYTES = (1 << 29) - 1
+_WORD = 32  # bits of a block for each hash
+_MAX_HASHES = {"standard": 32, "blocked": 8}
+
+
+@register
+@dataclass(frozen=True)
+class Bloom(PositionCodec):
+    """A Bloom filter with false-positive rate `fpr`; `policy` says which of the positions it accepts are meant."""
+
+    policy: str = "p0"
+    fpr: float = 0.001
+    layout: str = "standard"
+
+    name = "bloom"
+    wire_id = 36
+    examples = (
+        "topk(0.1, positions=bloom)",
+        'topk(0.1, positions=bloom("p0", 0.6, layout="blocked")) | qsgd(15) | rans',
+        'topk(0.05, positions=bloom("p1"))',
+        'topk(0.05, positions=bloom("p2", 0.1))',
+        'topk(0.05, positions=bloom("naive", 0.01))',
+    )
+
+    def __post_init__(self) -> None:
+        if self.policy not in ("p0", "p1", "p2", "naive"):
+            raise ValueError(f'policy must be "p0", "p1", "p2" or "naive", got {self.policy!r}')
+        if not isinstance(self.fpr, float) or not 2.0**-32 <= self.fpr < 1:
+            raise ValueError(f"fpr must be at least 2^-32 and below 1, got {self.fpr}")
+        if self.layout not in _MAX_HASHES:
+            raise ValueError(f'layout must be "standard" or "blocked", got {self.layout!r}')
+
+    @property
+    def exact(self) -> bool:
+        return self.policy == "p0"
+
+    def found(self, k: int, n: int) -> int:
+        return n if self.policy == "p0" and k else k
+
+    def omega(self, n: int) -> float:
+        """All values of the tensor may be missed; the naive policy may put as many in the wrong place."""
+        return {"p0": 0.0, "naive": 4.0}.get(self.policy, 1.0)
+
+    @property
+    def hashes(self) -> int:
+        """log₂(1/fpr), rounded."""
+        return min(max(1, round(-math.log2(self.fpr))), _MAX_HASHES[self.layout])
+
+    @property
+    def blocked(self) -> bool:
+        return self.layout == "blocked"
+
+    def filter_bytes(self, count: int) -> int:
+        """Standard: count·log₂(1/fpr)/ln 2 bits. Blocked: as many blocks as bring the expected rate down to fpr."""
+        if not self.blocked:
+            return max(_MIN_BYTES, math.ceil(count * -math.log2(self.fpr) / math.log(2) / 8))
+        load = _largest_load(self.fpr, self.hashes)
+        return max(2, math.ceil(count / load)) * self.hashes * _WORD // 8
+
+    def expected_fpr(self, count: int) -> float:
+        """The false-positive rate of a filter for `count` positions, by formula.
+
+        >>> round(Bloom(fpr=0.001).expected_fpr(10_000), 6), round(Bloom(fpr=0.6).expected_fpr(10_000), 2)
+        (0.001, 0.61)
+        """
+        n_bytes = self.filter_bytes(count)
+        if self.blocked:
+            return blocked_fpr(count, 8 * n_bytes // (self.hashes * _WORD), self.hashes)
+        return float((1 - (1 - 1 / (8 * n_bytes)) ** (self.hashes * count)) ** self.hashes)
+
+    def encode(self, positions: U32, n: int) -> bytes:
+        return self.transmit(positions, n, 0)[0]
+
+    def transmit(self, positions: U32, n: int, key: int) -> tuple[bytes, U32]:
+        if positions.size == 0:
+            return b"", positions
+        n_bytes = self.filter_bytes(positions.size)
+        if n_bytes > _MAX_BYTES:
+            raise EncodeError(f"bloom: a filter for {positions.size} positions exceeds 2^32 bits; split the tensor")
+        seed = fold(key, 5) & 0xFFFFFFFF
+        data = K.bloom_build(positions, n_bytes, self.hashes, seed, self.blocked)
+        found = positions if self.policy == "naive" else self._choose(data, seed, n, positions.size, n)
+        return seed.to_bytes(_SEED_BYTES, "little") + data, found
+
+    def decode(self, data: Piece, n: int, count: int) -> U32:
+        view = memoryview(data)
+        if count == 0 and len(view) == 0:
+            return np.empty(0, np.uint32)
+        if count == 0 or len(view) <= _SEED_BYTES:
+            raise DecodeError(f"bloom: {len(view)} bytes for {count} positions")
+        seed = int.from_bytes(view[:_SEED_BYTES], "little")
+        try:
+            found = self._choose(view[_SEED_BYTES:], seed, n, count, count if self.policy == "p0" else n)
+        except ValueError as error:
+            raise DecodeError(f"bloom: {error}") from error
+        if found.size != count:
+            raise DecodeError(f"bloom: the filter accepts {found.size} positions instead of {count}")
+        return found
+
+    def _choose(self, data: Piece, seed: int, n: int, count: int, limit: int) -> U32:
+        """What both ends make of a filter."""
+        if (
+            self.policy == "p2"
+        ):  # its sets have a member for each hash of each accepted position: bounded for any filter
+            limit = min(limit, (2 * n + 64 * len(data)) // self.hashes)
+        accepted = K.bloom_query(data, n, self.hashes, seed, self.blocked, limit)
+        if self.policy == "p0":
+            return accepted
+        if accepted.size < count:
+            raise ValueError("the filter accepts fewer positions than there are")
+        if self.policy == "p1":
+            return accepted[random_positions(accepted.size, count, seed)]
+        if self.policy == "p2":
+            return K.bloom_resolve(accepted, len(data), self.hashes, seed, self.blocked, count)
+        return accepted[:count]
+
+
+def blocked_fpr(count: float, blocks: int, hashes: int) -> float:
+    """The rate of a blocked filter: each word of a block holds one bit of each position that falls into the block.
+
+    How many of the positions share a block is binomial; a block with j of them accepts with (1 - (31/32)^j)^hashes.
+    """
+    load = count / blocks
+    j = np.arange(1, min(int(count), int(load + 12 * math.sqrt(load)) + 30) + 1)
+    ways = np.cumsum(np.log((count + 1 - j) / j))
+    weights = np.exp(ways - j * math.log(blocks) + (count - j) * math.log1p(-1 / blocks))
+    return float(weights @ (1 - (1 - 1 / _WORD) ** j) ** hashes)
+
+
+@lru_cache
+def _largest_load(fpr: float, hashes: int) -> float:
+    """The most positions a block may hold on average in a large filter."""
+    blocks = 1 << 20
+    low, high = 1e-5, 1e3
+    while high > low * (1 + 1e-9):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if blocked_fpr(middle * blocks, blocks, hashes) <= fpr else (low, middle)
+    return low

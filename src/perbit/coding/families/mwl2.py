@@ -1,0 +1,157 @@
+"""Lloyd quantizers of a fitted GenNorm: `mwl2` weighs errors by |x|^m (Salehkalaibar and Rini, 2022), `lloyd` does not (m = 0)."""
+
+from __future__ import annotations
+
+import struct
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from perbit.coding.bits import Reader
+from perbit.coding.codec import Quantizer
+from perbit.coding.families.modelled import (
+    Modelled,
+    check_shape,
+    midpoints,
+    modelled,
+    scaled_table,
+    shape_and_sigma,
+)
+from perbit.coding.registry import register
+from perbit.coding.values import Dequantizer, Floats, Quantized
+from perbit.errors import DecodeError
+from perbit.gennorm import BETAS, design, nearest_beta_index, table_levels
+from perbit.gennorm.tables import MAX_BITS, MAX_M
+from perbit.kernels import K
+from perbit.kernels.api import F32, Symbols
+
+_HEAD = struct.Struct("<fB")  # sigma, shape index
+_ADAPTIVE = "adaptive"
+
+
+class _Lloyd(Quantizer):
+    """2^bits levels for the fitted standard deviation and, if beta is "adaptive", the fitted shape."""
+
+    bits: int
+    beta: str | float
+
+    @abstractmethod
+    def _weight(self) -> float:
+        """The m of the weight |x|^m."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.bits, int) or isinstance(self.bits, bool) or not 1 <= self.bits <= MAX_BITS:
+            raise ValueError(f"bits must be 1 to {MAX_BITS}, got {self.bits}")
+        if self.beta == _ADAPTIVE:
+            return
+        if isinstance(self.beta, str | bool):
+            raise ValueError(f'beta must be "adaptive" or a number, got {self.beta!r}')
+        if not 0.1 <= self.beta <= 10:
+            raise ValueError(f"beta must be 0.1 to 10, got {self.beta}")
+        object.__setattr__(self, "beta", float(self.beta))
+
+    def quantize(self, values: Floats, key: int) -> Quantized:
+        x = values.flat
+        index, sigma = shape_and_sigma(values)
+        if not isinstance(self.beta, str):
+            index = nearest_beta_index(self.beta)
+        levels, sent = self._levels(index)
+        thresholds = scaled_table(midpoints(levels), sigma)
+
+        def fill(lo: int, hi: int, out: Symbols) -> None:
+            K.quantize_codebook(x[lo:hi], thresholds, out)
+
+        return Quantized([("fit", _HEAD.pack(sigma, index) + sent)], len(levels), fill, self._prior(index, levels))
+
+    def _levels(self, index: int) -> tuple[F32, bytes]:
+        """The levels at unit variance, and those that must travel: none if the shipped table has them."""
+        m, beta = self._weight(), float(BETAS[index]) if isinstance(self.beta, str) else self.beta
+        if m == int(m) and abs(beta - BETAS[index]) < 1e-9:
+            return table_levels(index, int(m), self.bits), b""
+        half = design(beta, m, self.bits)[1 << (self.bits - 1) :].astype("<f4")
+        return _symmetric(half.astype(np.float32)), half.tobytes()
+
+    def dequantizer(self, src: Reader, n: int) -> Dequantizer:
+        data = bytes(src.section("fit"))
+        half = 1 << (self.bits - 1)
+        if len(data) not in (_HEAD.size, _HEAD.size + 4 * half):
+            raise DecodeError(f"{self.name}: {len(data)} bytes are neither a fit nor a fit with {half} levels")
+        sigma, index = _HEAD.unpack_from(data)
+        if not (np.isfinite(sigma) and sigma >= 0):
+            raise DecodeError(f"{self.name}: {sigma} is no standard deviation")
+        check_shape(index, self.name)
+        levels = _read_levels(self, index, data[_HEAD.size :])
+        return Dequantizer(scaled_table(levels, sigma), prior=self._prior(index, levels))
+
+    def _prior(self, index: int, levels: F32) -> Modelled:
+        # No frequency is below one: in a table of 14 bits many levels far out in the tail would cost up to 2 %.
+        return modelled(index, midpoints(levels), 16 if self._weight() > 1 and self.bits >= 5 else 14)
+
+
+@register
+@dataclass(frozen=True)
+class Mwl2(_Lloyd):
+    """The 2^bits levels with the least |x|^m-weighted squared error: a larger m spends them on larger values.
+
+    beta: "adaptive" (fitted to every tensor) or a number (the paper's non-adaptive variant, fixed after a warm-up). Levels for
+    whole m and shapes on the shipped grid cost nothing; others travel, four bytes for each positive one. The standard
+    deviation is that of the non-zero values around zero.
+
+    There is no level at zero, as in the paper, which quantizes what topK has kept: exact zeros come back as the smallest
+    positive level. Put `topk` or `threshold` in front where zeros matter. Differs from the paper: m = 0 is Lloyd-Max, not uniform.
+    """
+
+    bits: int
+    m: float
+    beta: str | float = _ADAPTIVE
+
+    name = "mwl2"
+    wire_id = 18
+    examples = (
+        "mwl2(2, 2) | rans",
+        "mwl2(6, 4) | rans",
+        "mwl2(3, 4, beta=0.7) | huffman",
+        "topk(0.2) | mwl2(3, 1.5) | rans",
+        "mwl2(1, 8)",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.m, bool) or not 0 <= self.m <= MAX_M:
+            raise ValueError(f"m must be 0 to {MAX_M}, got {self.m}")
+
+    def _weight(self) -> float:
+        return self.m
+
+
+@register
+@dataclass(frozen=True)
+class Lloyd(_Lloyd):
+    """Lloyd-Max: the 2^bits levels with the least squared error for the fitted GenNorm; otherwise like mwl2 with m = 0."""
+
+    bits: int
+    beta: str | float = _ADAPTIVE
+
+    name = "lloyd"
+    wire_id = 19
+    examples = ("lloyd(2) | rans", "lloyd(4, beta=2) | huffman", "lloyd(8)")
+
+    def _weight(self) -> float:
+        return 0
+
+
+def _symmetric(half: F32) -> F32:
+    return np.concatenate([-half[::-1], half])
+
+
+def _read_levels(codec: _Lloyd, index: int, sent: bytes) -> F32:
+    m = codec._weight()
+    if not sent:
+        if m != int(m):
+            raise DecodeError(f"{codec.name}: the levels are missing, and none are shipped for m={m}")
+        return table_levels(index, int(m), codec.bits)
+    half = np.frombuffer(sent, "<f4").astype(np.float32)
+    if not (np.isfinite(half).all() and half[0] > 0 and (np.diff(half) > 0).all()):
+        raise DecodeError(f"{codec.name}: the levels are not ascending positive numbers")
+    return _symmetric(half)

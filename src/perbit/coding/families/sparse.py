@@ -1,0 +1,208 @@
+"""Sparsifiers: keep some values, send where they were, hand them to the next stage."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from perbit.coding.bits import Reader, Writer
+from perbit.coding.codec import Codec, FloatCodec, PositionCodec, Rest
+from perbit.coding.families.positions import Golomb
+from perbit.coding.families.sorting import SortingCodec
+from perbit.coding.registry import register
+from perbit.coding.values import Floats, Shape, size
+from perbit.errors import EncodeError, NonFiniteError
+from perbit.kernels import K
+from perbit.kernels.api import F32, U32
+
+MAX_SPARSE = 1 << 32  # positions are 32-bit numbers
+SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
+SAMPLE = 1 << 14  # values that the threshold of a sampled top-k is guessed from
+
+
+def kept(n: int, ratio: float | None, k: int | None) -> int:
+    """How many of n values to keep: k, or the ratio of them, at least one."""
+    if n == 0:
+        return 0
+    return min(n, k) if k is not None else max(1, round((ratio or 0) * n))
+
+
+def check_amount(codec: Codec, ratio: Any, k: Any) -> None:
+    """A sparsifier keeps a ratio or a count. `topk(100)` means a count."""
+    if isinstance(ratio, int) and not isinstance(ratio, bool) and k is None:
+        object.__setattr__(codec, "k", ratio)
+        object.__setattr__(codec, "ratio", None)
+        ratio, k = None, ratio
+    if (ratio is None) == (k is None):
+        raise ValueError(f"give a ratio or k, e.g. {codec.name}(0.01) or {codec.name}(k=100)")
+    if ratio is not None and not (isinstance(ratio, float) and 0 < ratio <= 1):
+        raise ValueError(f"ratio must be above 0 and at most 1, got {ratio}")
+    if k is not None and (not isinstance(k, int) or isinstance(k, bool) or k < 1):
+        raise ValueError(f"k must be a whole number of at least 1, got {k}")
+
+
+def check_size(n: int) -> None:
+    if n > MAX_SPARSE:
+        raise EncodeError(f"sparse codecs hold at most 2^32 values, got {n}; split the tensor")
+
+
+def at(values: F32, positions: U32) -> F32:
+    """The values at positions that are known to exist: without checking each, this is twice as fast."""
+    return values.take(positions, mode="clip")
+
+
+def decode_sparse(src: Reader, n: int, coder: PositionCodec, rest: Rest) -> tuple[U32, F32]:
+    count = src.varint("number of kept values", n)
+    if isinstance(rest.head, SortingCodec):
+        return rest.head.decode_at(src, n, count, coder)
+    positions = coder.decode(src.section("positions"), n, count)
+    return positions, rest.decode_floats(src, (count,))
+
+
+def densify(positions: U32, values: F32, shape: Shape) -> F32:
+    out = np.zeros(size(shape), np.float32)
+    out[positions] = values
+    return out.reshape(shape)
+
+
+class Sparsifier(FloatCodec):
+    """Keeps the values at some positions of its own choice."""
+
+    gives = "floats"
+    finds_nonfinite = True  # NaN and infinity are larger than any number, so they are among the values kept
+    positions: PositionCodec
+
+    @abstractmethod
+    def select(self, values: F32) -> U32:
+        """The positions to keep, ascending."""
+
+    def growth(self, n: int) -> float:
+        return 1.0
+
+    def encode(self, values: Floats, rest: Rest, out: Writer, key: int) -> None:
+        check_size(values.n)
+        positions = self.select(values.flat)
+        chosen = Floats(at(values.flat, positions))
+        if chosen.range[2]:
+            raise NonFiniteError("NaN or infinity")
+        data, found = self.positions.transmit(positions, values.n, key)
+        if found is not positions:
+            chosen = Floats(at(values.flat, found))
+        out.varint(found.size)
+        if isinstance(rest.head, SortingCodec):  # it may send the positions in the order of the values
+            rest.head.encode_at(chosen.flat, found, data, values.n, self.positions, out)
+            return
+        out.section(data)
+        rest.encode_floats(chosen, out, key)
+
+    def decode(self, src: Reader, shape: Shape, rest: Rest) -> F32:
+        return densify(*decode_sparse(src, size(shape), self.positions, rest), shape)
+
+    def decode_add(self, src: Reader, shape: Shape, rest: Rest, out: F32, weight: float) -> None:
+        K.scatter_add(out, *decode_sparse(src, size(shape), self.positions, rest), weight)
+
+
+@register
+@dataclass(frozen=True)
+class TopK(Sparsifier):
+    """The k largest magnitudes; ties go to the lowest position. method="sampled" guesses the threshold from a sample."""
+
+    ratio: float | None = None
+    k: int | None = None
+    positions: PositionCodec = Golomb()
+    method: str = "exact"
+
+    name = "topk"
+    wire_id = 4
+    examples = ("topk(0.05) | fp16", "topk(k=3)", "topk(0.1) | qsgd(15) | rans", 'topk(0.1, method="sampled")')
+
+    def __post_init__(self) -> None:
+        check_amount(self, self.ratio, self.k)
+        check_positions(self.positions)
+        if self.method not in ("exact", "sampled"):
+            raise ValueError(f'method must be "exact" or "sampled", got {self.method!r}')
+
+    def omega(self, n: int) -> float:
+        return max(1 - kept(n, self.ratio, self.k) / max(1, n), self.positions.omega(n))
+
+    def passes_on(self, n: int) -> int:
+        return self.positions.found(kept(n, self.ratio, self.k), n)
+
+    def select(self, values: F32) -> U32:
+        k = kept(values.size, self.ratio, self.k)
+        return K.top_k(values, k) if self.method == "exact" else sampled_top_k(values, k)
+
+
+@register
+@dataclass(frozen=True)
+class Threshold(Sparsifier):
+    """All values with a magnitude of at least `level`."""
+
+    level: float
+    positions: PositionCodec = Golomb()
+
+    name = "threshold"
+    wire_id = 6
+    examples = ("threshold(0.5)", "threshold(0.01) | uniform(4) | huffman")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "level", float(self.level))
+        if not 0 <= self.level < float("inf"):
+            raise ValueError(f"level must be a number of at least 0, got {self.level}")
+        check_positions(self.positions)
+
+    def omega(self, n: int) -> float:
+        return max(1.0, self.positions.omega(n))
+
+    def select(self, values: F32) -> U32:
+        return K.select_above(values, self.level)
+
+
+@register
+@dataclass(frozen=True)
+class Nonzero(Sparsifier):
+    """All values but zeros, for tensors that are sparse by nature, as the gradients of embeddings are. Exact."""
+
+    positions: PositionCodec = Golomb()
+
+    name = "nonzero"
+    wire_id = 30
+    examples = ("nonzero", "nonzero | qsgd(15) | rans")
+
+    def __post_init__(self) -> None:
+        check_positions(self.positions)
+
+    @property
+    def unbiased(self) -> bool:
+        return self.positions.exact
+
+    def omega(self, n: int) -> float:
+        return self.positions.omega(n)
+
+    def select(self, values: F32) -> U32:
+        return K.select_above(values, SMALLEST)
+
+
+def sampled_top_k(values: F32, k: int) -> U32:
+    """k positions above a threshold guessed from a sample; the smallest of those above it make way.
+
+    The guess is a little low, so that one pass finds enough; where the sample misled, all values are searched instead.
+    """
+    stride = max(1, values.size // SAMPLE)
+    sample = np.sort(np.abs(values[::stride]))
+    if sample.size == 0 or not np.isfinite(sample[-1]):
+        return K.top_k(values, k)
+    rank = k * sample.size / max(1, values.size)
+    aimed = min(sample.size, round(rank + 3 * rank**0.5))
+    candidates = K.select_above(values, float(sample[-max(1, aimed)]))
+    if candidates.size < k:
+        return K.top_k(values, k)
+    return candidates[K.top_k(at(values, candidates), k)]
+
+
+def check_positions(coder: object) -> None:
+    if not isinstance(coder, PositionCodec):
+        raise ValueError(f"positions must be a position coder such as golomb or bitmap, got {coder}")

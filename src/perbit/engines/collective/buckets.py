@@ -1,0 +1,115 @@
+"""Which parameters an engine hands over together, and where the piece of each of them lies that belongs to a rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+
+from perbit.coding.codec import Pipeline
+from perbit.coding.values import Shape
+from perbit.engines.collective.coding import FrameForm, cuts
+from perbit.kernels.api import F32
+from perbit.plan.plan import Chooser, PlanLike, as_plan
+
+Bounds = list[tuple[int, int]]  # for each parameter, where it begins and ends
+
+
+@dataclass(frozen=True)
+class CodedParameter:
+    """One parameter in a bucket: its values are [start, stop) of the bucket's."""
+
+    name: str
+    shape: Shape
+    codec: Pipeline
+    gamma: float | None  # the decay of its error memory; None: it has none
+    start: int
+    stop: int
+
+    @property
+    def n(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, eq=False)
+class Bucket:
+    """Parameters whose gradients come together, one after the other; pieces are cut from each of them.
+
+    Made once and known by identity: what follows from the parameters is looked up at every step.
+    """
+
+    parameters: tuple[CodedParameter, ...]
+
+    @property
+    def has_memory(self) -> bool:
+        return any(parameter.gamma is not None for parameter in self.parameters)
+
+    @cache  # noqa: B019  a model has few buckets, and they last as long as the training
+    def in_parameter(self, piece: int, pieces: int) -> Bounds:
+        """The piece of every parameter, counted from where the parameter begins; memories are cut in the same way."""
+        return [list(cuts(parameter.n, pieces))[piece] for parameter in self.parameters]
+
+    @cache  # noqa: B019
+    def in_values(self, piece: int, pieces: int) -> Bounds:
+        """The piece of every parameter among the values of the bucket."""
+        bounds = self.in_parameter(piece, pieces)
+        return [(p.start + lo, p.start + hi) for p, (lo, hi) in zip(self.parameters, bounds, strict=True)]
+
+    def memory_size(self, parameter: CodedParameter, pieces: int) -> int:
+        return parameter.n
+
+    def shapes(self, piece: int, pieces: int) -> list[Shape]:
+        """A whole parameter keeps its shape, a piece of one is a vector."""
+        if pieces == 1:
+            return [parameter.shape for parameter in self.parameters]
+        return [(hi - lo,) for lo, hi in self.in_parameter(piece, pieces)]
+
+    @cache  # noqa: B019
+    def form(self, piece: int, pieces: int) -> FrameForm:
+        """For the frames of a piece."""
+        shapes = self.shapes(piece, pieces)
+        return FrameForm.of([(p.name, shape, p.codec) for p, shape in zip(self.parameters, shapes, strict=True)])
+
+
+@dataclass(frozen=True, eq=False)
+class ShardBucket(Bucket):
+    """Parameters that are sharded already: the values come shard by shard, one for each rank, and every shard is a piece.
+
+    `shape`, `start` and `stop` of a parameter are those of its part of one shard.
+    """
+
+    @cache  # noqa: B019
+    def in_parameter(self, piece: int, pieces: int) -> Bounds:
+        return [(piece * parameter.n, (piece + 1) * parameter.n) for parameter in self.parameters]
+
+    @cache  # noqa: B019
+    def in_values(self, piece: int, pieces: int) -> Bounds:
+        shard = self.parameters[-1].stop
+        return [(piece * shard + parameter.start, piece * shard + parameter.stop) for parameter in self.parameters]
+
+    def memory_size(self, parameter: CodedParameter, pieces: int) -> int:
+        return pieces * parameter.n
+
+    def shapes(self, piece: int, pieces: int) -> list[Shape]:
+        return [parameter.shape for parameter in self.parameters]
+
+
+@dataclass(eq=False)
+class BucketGradients:
+    """The gradients of a bucket in one step; a reduction replaces them by their mean."""
+
+    bucket: Bucket
+    values: F32
+    step: int
+    index: int  # of the bucket in the step
+    sending: list[list[F32]] = field(default_factory=list)  # what is encoded for each piece
+
+
+def plan_by_parameter(plan: PlanLike) -> Chooser:
+    """A spec or a plan, for engines that give the gradients of a model in parts."""
+    chooser = as_plan(plan)
+    if chooser.looks_at_values:
+        raise ValueError(
+            "a Budget or a plan with whole_model=True chooses codecs by the values of the whole model, but gradients come in parts here; "
+            "use a spec, or a Plan without whole_model"
+        )
+    return chooser

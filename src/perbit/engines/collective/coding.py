@@ -1,0 +1,53 @@
+"""Several tensors as one frame: encoded from where they lie, added to where they belong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from perbit.channels import Layout, frames
+from perbit.coding.bits import Piece
+from perbit.coding.codec import Pipeline
+from perbit.coding.values import Shape
+from perbit.errors import StateMismatch
+from perbit.frame.header import DIGEST_BYTES, Entry
+from perbit.kernels.api import F32
+
+_NO_DIGEST = bytes(DIGEST_BYTES)  # the ranks share no memory that a frame could be made against
+
+
+@dataclass(frozen=True)
+class FrameForm:
+    """What is the same in every frame of the same tensors: made once, filled in at every step."""
+
+    blueprint: frames.Blueprint
+
+    @classmethod
+    def of(cls, tensors: Sequence[tuple[str, Shape, Pipeline]]) -> FrameForm:
+        """For tensors with these names, shapes and codecs."""
+        layout = Layout(tuple((name, shape) for name, shape, _ in tensors))
+        entries = tuple(Entry(name, "float32", shape, codec) for name, shape, codec in tensors)
+        return cls(frames.blueprint_of(layout, entries))
+
+    def encode(self, parts: Sequence[F32], keys: Sequence[int], step: int) -> bytes:
+        """The frame of these values; `keys` feed the random choices."""
+        return frames.write_parts(self.blueprint, parts, keys, step, _NO_DIGEST)
+
+    def add(self, frame: Piece, outs: Sequence[F32], weight: float, step: int) -> None:
+        """Add `weight` times the decoded values to the flat arrays `outs`."""
+        opened = frames.read(frame, self.blueprint)
+        if opened.sequence != step:
+            raise StateMismatch(
+                f"another rank is at step {opened.sequence}, this one at {step}; resume all ranks from one checkpoint",
+                *(opened.sequence, step),
+            )
+        opened.add_to(outs, weight)
+
+
+def cuts(n: int, pieces: int) -> Iterator[tuple[int, int]]:
+    """The half-open ranges that cut n values into almost equal pieces.
+
+    >>> list(cuts(10, 4))
+    [(0, 2), (2, 5), (5, 7), (7, 10)]
+    """
+    return ((n * piece // pieces, n * (piece + 1) // pieces) for piece in range(pieces))

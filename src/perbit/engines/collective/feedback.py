@@ -1,0 +1,69 @@
+"""Error feedback for engines: what compression kept back, by tensor, worked on in place.
+
+A memory m first becomes v = g + γ·m, which is encoded from there; once the frame is delivered its values are taken off, m ← v - C(v).
+Between the two the memory holds what is under way, so a step that fails is not lost: it is sent with the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from perbit.coding.codec import Pipeline
+from perbit.kernels import K
+from perbit.kernels.api import F32
+
+
+def decay(error_feedback: bool | float, codec: Pipeline, n: int) -> float | None:
+    """γ for a tensor of n values, None for no memory. True is 1 for biased codecs; unbiased ones average out by themselves."""
+    if error_feedback is False or codec.omega(n) == 0 or (error_feedback is True and codec.unbiased):
+        return None
+    return float(error_feedback)
+
+
+def check_decay(error_feedback: bool | float) -> None:
+    if not 0 <= error_feedback <= 1:
+        raise ValueError(f"error_feedback is True, False or a decay between 0 and 1, got {error_feedback}")
+
+
+class Memories:
+    """One flat array for each tensor that has a memory."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, F32] = {}
+
+    def of(self, name: str, n: int) -> F32:
+        """The memory of a tensor, zeros at first."""
+        if name not in self.arrays:
+            self.arrays[name] = np.zeros(n, np.float32)
+        found = self.arrays[name]
+        if found.size != n:
+            raise ValueError(
+                f"the error memory of {name!r} has {found.size} values, the tensor {n}; the checkpoint is of another model"
+            )
+        return found
+
+    def scale(self, factor: float) -> None:
+        """Multiply all memories, as when the unit of the gradients changes."""
+        for array in self.arrays.values():
+            array *= np.float32(factor)
+
+    def copies(self) -> dict[str, F32]:
+        return {name: array.copy() for name, array in self.arrays.items()}
+
+    def load(self, arrays: Mapping[str, Any]) -> None:
+        """Take over copies of these arrays."""
+        self.arrays = {name: np.array(array, np.float32).reshape(-1) for name, array in arrays.items()}
+
+
+def fed(g: F32, memory: F32 | None, gamma: float, is_zero: bool) -> F32:
+    """What to encode for gradient g: the memory, which now holds g + γ·m, or g itself where there is none.
+
+    Where a whole gradient is zero the memory waits: an engine may drop what arrives for a parameter that nobody used.
+    """
+    if memory is None or is_zero:
+        return g
+    K.feedback_add(g, memory, gamma, memory)
+    return memory

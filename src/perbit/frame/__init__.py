@@ -1,0 +1,1 @@
+"""Frames: arrays and models as self-describing bytes (docs/format.md is the norm)."""

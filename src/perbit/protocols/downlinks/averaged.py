@@ -1,0 +1,114 @@
+"""A frame for each client, and one average of all their memories at the server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from perbit import theory
+from perbit.channels import Direct, Layout, Shifted, State
+from perbit.coding.bits import Piece
+from perbit.errors import SpecError
+from perbit.kernels.api import F32
+from perbit.plan import PlanLike
+from perbit.protocols.downlinks.base import F64, Delivery, Downlink, Start, check_number, first_of, raw_frame, raw_value
+from perbit.randomness import fold
+
+
+@dataclass(frozen=True)
+class AveragedServer:
+    """H̄ = mean of the clients' H_i, the model, and the last reset: its number and its H̄."""
+
+    layout: Layout
+    n_clients: int
+    memory: F64
+    model: F32
+    rounds: int
+    resets: int
+    snapshot: F32
+
+
+@dataclass(frozen=True)
+class AveragedPlace:
+    """What the server knows of a client: its numbered link, which has no memory, and the last reset it has."""
+
+    link: State
+    fetched: int
+
+
+@dataclass(frozen=True)
+class AveragedClient:
+    """The client's side: its own H_i."""
+
+    link: State
+    memory: F32
+
+
+@dataclass(frozen=True)
+class Averaged(Downlink):
+    """ŵ_i = H_i + C_i(w - H̄); H_i ← H_i + α·C_i(w - H̄); H̄ ← mean of H_i; every `reset_every` rounds H_i ← H̄, sent raw.
+
+    The server holds one memory instead of N (and H̄ as of the last reset, for those who were away then). The clients'
+    models are off by H_i - H̄ until the next reset; so are those of clients that did not get a message.
+    """
+
+    plan: PlanLike
+    alpha: float | None = None
+    reset_every: int = 100
+
+    def __post_init__(self) -> None:
+        check_number("reset_every", self.reset_every, 1)
+        Shifted(self.channel, self.alpha)  # refuses what is no codec, and no rate
+
+    @property
+    def channel(self) -> Direct:  # type: ignore[override]
+        return Direct(self.plan)
+
+    def init(self, layout: Layout, model: F32, n_clients: int | None) -> tuple[Any, Any, Any]:
+        if n_clients is None:
+            raise SpecError("an average over all clients needs to know how many there are; give population=...")
+        sender, receiver = self.channel.init(layout)
+        server = AveragedServer(layout, n_clients, model.astype(np.float64), model, 0, 0, model)
+        return server, AveragedPlace(sender, 0), AveragedClient(receiver, model)
+
+    def publish(self, side: Any, x: F32, seed: int) -> tuple[Any, F32 | None]:
+        side = replace(side, model=x, rounds=side.rounds + 1)
+        if side.rounds % self.reset_every:
+            return side, None
+        common = side.memory.astype(np.float32)
+        return replace(side, memory=common.astype(np.float64), snapshot=common, resets=side.resets + 1), None
+
+    def deliver(self, side: Any, place: Any, number: int, seed: int) -> Delivery:
+        layout, frames, start = side.layout, [], Start.HERE
+        if place is None or place.fetched < side.resets:
+            common = side.snapshot if place is not None else side.memory.astype(np.float32)
+            link = place.link if place is not None else self.channel.init(layout)[0]
+            frames, start, place = [raw_frame(common)], Start.RESET, AveragedPlace(link, side.resets)
+        omega = side.model - side.memory.astype(np.float32)
+        sent = self.channel.send(layout.unflatten(omega), place.link, fold(seed, number))
+        step = self._step(layout.flatten(sent.value), layout)
+        side = replace(side, memory=side.memory + step.astype(np.float64) / side.n_clients)
+        return Delivery([*frames, sent.frame], side, AveragedPlace(sent.state, place.fetched), start)
+
+    def accept(self, held: Any, frames: list[Piece], start: Start) -> tuple[Any, F32]:
+        memory, layout = held.memory, held.link.layout
+        if start == Start.RESET:
+            memory, frames = raw_value(first_of(frames), layout.n), frames[1:]
+        value, link = self.channel.receive(first_of(frames), held.link)
+        d = layout.flatten(value)
+        return AveragedClient(link, memory + self._step(d, layout)), memory + d
+
+    def _step(self, d: F32, layout: Layout) -> F32:
+        return np.float32(self.rate(layout)) * d
+
+    def digest_at(self, place: Any) -> bytes:
+        return self.channel.digest(place.link)
+
+    def digest_of(self, held: Any) -> bytes:
+        return self.channel.digest(held.link)
+
+    def rate(self, layout: Layout) -> float:
+        """The α in use for this model."""
+        return theory.memory_rate(self.channel.omega(layout)) if self.alpha is None else self.alpha
