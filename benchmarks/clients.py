@@ -52,16 +52,16 @@ class Setting:
     def present(self) -> list[list[int]]:
         """Who takes part in each round."""
         rng = np.random.default_rng(0)
-        return [
-            [int(i) for i in rng.choice(self.clients, self.a_round, replace=False)] for _ in range(self.rounds)
-        ]
+        return [[int(i) for i in rng.choice(self.clients, self.a_round, replace=False)] for _ in range(self.rounds)]
 
     def model(self) -> dict[str, Any]:
         rng, side = np.random.default_rng(1), 500
         return {"w": rng.normal(scale=0.05, size=(self.parameters // side, side)).astype(np.float32)}
 
 
-MANY = [Setting("many", name, 100_000, 50_000, 0.002, 200) for name in ("federated", "double_squeeze", "fedavg_topk_ef")]
+MANY = [
+    Setting("many", name, 100_000, 50_000, 0.002, 200) for name in ("federated", "double_squeeze", "fedavg_topk_ef")
+]
 MEMORY = [Setting("memory", name, 10_000, 50_000, 0.02, 200, True) for name in ("mcm", "predicted_feedback")]
 LARGE = [
     Setting("large", name, 1000, 1_000_000, 0.1, 20, name in ("mcm", "rand_mcm", "predicted_feedback"))

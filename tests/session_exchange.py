@@ -11,7 +11,7 @@ from perbit.protocols import presets
 from perbit.protocols.downlinks import Start
 from perbit.protocols.protocol import Protocol
 from perbit.session import ClientSession, ResyncNeeded, ServerSession
-from perbit.session.envelope import Kind, opened
+from perbit.session.envelope import Kind, WayDown, opened
 
 SENDABLE = [name for name in presets.PRESETS if name != "ghost"]
 EACH_PRESET = pytest.mark.parametrize("name", SENDABLE)
@@ -21,12 +21,14 @@ def small(name: str) -> Protocol:
     """A preset with parameters that show something in a few rounds."""
     if name == "deep_gradient_compression":
         return presets.protocol_of(name, up="topk(0.3)", warmup_rounds=2)
-    return presets.protocol_of(name, **({"reset_every": 3} if name == "rand_mcm_averaged" else {}))
+    more: dict[str, Any] = {"reset_every": 3} if name == "rand_mcm_averaged" else {}
+    return presets.protocol_of(name, **more)
 
 
 def session(protocol: Protocol, seed: int | None = 0, **more: Any) -> ServerSession:
     """A server's session; a protocol that must know how many clients there are is told four."""
-    return ServerSession(protocol, seed, **({"population": 4} if protocol.name == "rand_mcm_averaged" else {}), **more)
+    known: dict[str, Any] = {"population": 4} if protocol.name == "rand_mcm_averaged" else {}
+    return ServerSession(protocol, seed, **{**known, **more})
 
 
 def model(value: float = 0.0, steps: int = 0) -> dict[str, Any]:
@@ -78,8 +80,7 @@ def start(frame: bytes) -> Start:
     """From where a client is to apply a DELTA."""
     message = opened(frame)
     assert message.kind == Kind.DELTA
-    message.body.varint("version")
-    return Start(message.body.varint("start"))
+    return WayDown.read(message.body).start
 
 
 def is_same(a: dict[str, Any], b: dict[str, Any]) -> bool:

@@ -78,7 +78,9 @@ def test_the_ledger_counts_real_bytes() -> None:
 
 def test_a_diverging_run_ends_as_such() -> None:
     problem = synthetic(n_clients=3, n_features=6)
-    ledger = run(problem, presets.model_difference(presets.ONE_LEVEL, presets.ONE_LEVEL), Settings(rounds=400, step=1.0))
+    ledger = run(
+        problem, presets.model_difference(presets.ONE_LEVEL, presets.ONE_LEVEL), Settings(rounds=400, step=1.0)
+    )
     assert ledger.excess[-1] > 1e10
     json.dumps(ledger.to_json(), allow_nan=False)
 

@@ -153,7 +153,9 @@ def test_batch_norm_buffers_travel(tmp_path: Path) -> None:
     assert outcome["n_values"] == outcome["n_parameters"] + 32
     frames = sorted((tmp_path / "frames").glob("*.pbit"))
     inside = sum(len(frame.read_bytes()) for frame in frames)
-    assert 0 < outcome["bytes_up"] + outcome["bytes_down"] - inside < 1500 * task.clients  # envelopes, and the terms once
+    assert (
+        0 < outcome["bytes_up"] + outcome["bytes_down"] - inside < 1500 * task.clients
+    )  # envelopes, and the terms once
     last = perbit.loads(max(path for path in frames if "up-1" in path.name).read_bytes())
     assert last["2.num_batches_tracked"].dtype == np.int64
     assert last["2.num_batches_tracked"] >= task.rounds
@@ -276,7 +278,9 @@ def test_clients_count_by_their_samples(tmp_path: Path) -> None:
 
 
 def test_a_budget_holds_for_every_message(tmp_path: Path) -> None:
-    method = Method("budget", "co3", "topk(?) | mwl2(2, 2) | rans", small="same", options={"decay": 1.0}, budget_bits=4000)
+    method = Method(
+        "budget", "co3", "topk(?) | mwl2(2, 2) | rans", small="same", options={"decay": 1.0}, budget_bits=4000
+    )
     run(SMALL, method, 0, tmp_path, dump_frames=True)
     sizes = [path.stat().st_size for path in tmp_path.glob("frames/*up-0.pbit")]
     assert len(sizes) == 16

@@ -155,3 +155,37 @@ def test_without_perbits_grid_the_mod_does_nothing(network: Network, tmp_path: P
     assert result.arrays is not None
     assert FRAME not in result.arrays
     assert not list(tmp_path.iterdir())
+
+
+def content_of(value: float) -> RecordDict:
+    return messages(1, value=value)[0].content
+
+
+def test_two_models_at_once_are_coded_in_any_order(tmp_path: Path) -> None:
+    """As clusters of nodes have them; the answers to both are taken, and the caller's order is kept."""
+    grid = CompressedGrid(Network(app_of(perbit_mod(tmp_path)), range(6)), up="raw")
+    for turn in range(3):
+        values = [10.0 * (node % 2) + turn for node in range(6)]
+        asked = [Message(content_of(value), node, "train") for node, value in enumerate(values)]  # a record for each
+        replies = list(grid.send_and_receive(asked, timeout=5))
+        assert [reply.metadata.src_node_id for reply in replies] == list(range(6))
+        for reply, value in zip(replies, values, strict=True):
+            moved = value + 0.5 * (TARGET + reply.metadata.src_node_id / 100 - value)
+            assert np.allclose(reply.content["arrays"]["w"].numpy(), moved, atol=0.2)
+    assert grid.traffic.n_stale == grid.traffic.n_resyncs == 0
+    assert grid.traffic.down_bytes < grid.traffic.plain_down_bytes / 2
+    assert_in_step(grid, tmp_path, range(6))
+
+
+def test_more_models_at_once_go_as_they_are(tmp_path: Path) -> None:
+    """The answers are right, whatever is coded; and the bytes are counted."""
+    network = Network(app_of(perbit_mod(tmp_path)), range(4))
+    grid = CompressedGrid(network, up="raw")
+    asked = [Message(content_of(10.0 * node), node, "train") for node in range(4)]
+    replies = list(grid.send_and_receive(asked, timeout=5))
+    for node, reply in enumerate(replies):
+        moved = 10 * node + 0.5 * (TARGET + node / 100 - 10 * node)
+        assert np.allclose(reply.content["arrays"]["w"].numpy(), moved, atol=1e-5)
+    assert [n_bytes > 0 for n_bytes in network.down_bytes] == [True, True, False, False]
+    assert grid.traffic.down_bytes > 4 * 4 * TARGET.size
+    assert grid.traffic.up_bytes > 4 * 4 * TARGET.size

@@ -45,7 +45,9 @@ PLAIN = (
     | st.binary(max_size=200)
     | st.sampled_from(["topk(0.01) | qsgd(15) | rans", "raw", "lowrank(4) | fp16"]).map(perbit.codec)
 )
-ARRAYS = hnp.arrays(st.sampled_from([np.float32, np.float64, np.int64, np.uint8, np.bool_]), hnp.array_shapes(min_dims=0, min_side=0))
+ARRAYS = hnp.arrays(
+    st.sampled_from([np.float32, np.float64, np.int64, np.uint8, np.bool_]), hnp.array_shapes(min_dims=0, min_side=0)
+)
 
 
 def trees(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -65,7 +67,7 @@ def same(a: Any, b: Any) -> bool:
     if type(a) is not type(b):
         return False
     if isinstance(a, np.ndarray):
-        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+        return bool(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
     if isinstance(a, tuple):
         return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, dict):
@@ -148,7 +150,12 @@ def test_arbitrary_text_ends_in_decode_error(text: str) -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["Pair", "Direct", "raw"]),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["Pair", "Direct", "raw"]),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
@@ -162,7 +169,9 @@ JSON = st.recursive(
 
 
 @settings(max_examples=300)
-@given(st.lists(st.tuples(st.sampled_from(["Pair", "Direct", "Plan", "State", "Popen"]), JSON).map(list), max_size=3), JSON)
+@given(
+    st.lists(st.tuples(st.sampled_from(["Pair", "Direct", "Plan", "State", "Popen"]), JSON).map(list), max_size=3), JSON
+)
 def test_arbitrary_content_is_a_value_or_decode_error(objects: list[Any], root: Any) -> None:
     with suppress(perbit.DecodeError):
         from_text(json.dumps({"objects": objects, "root": root}), TYPES)

@@ -210,7 +210,7 @@ def arrays(value: Any, found: dict[int, Any] | None = None) -> dict[int, Any]:
 
 def n_models(server: ServerSession) -> float:
     """How many models' worth of memory a session holds."""
-    return sum(x.nbytes for x in arrays(server).values()) / (4 * 1205)
+    return float(sum(x.nbytes for x in arrays(server).values()) / (4 * 1205))
 
 
 @EACH_PRESET

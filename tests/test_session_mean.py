@@ -84,7 +84,7 @@ def test_ignored_absences_give_each_clients_own_model(name: str) -> None:
 def test_without_memories_both_ways_are_the_same() -> None:
     replies = []
     for absent in ("predicted", "ignored"):
-        server, clients = ServerSession(protocol_of(), 0, absent=absent), [ClientSession() for _ in range(4)]  # type: ignore[arg-type]
+        server, clients = session(protocol_of(), absent=absent), [ClientSession() for _ in range(4)]
         server.publish({"w": noisy(0)["w"]})
         replies.append([one_round(server, clients, present, round_) for round_, present in enumerate(PRESENT)])
     assert str(replies[0]) == str(replies[1])

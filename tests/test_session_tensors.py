@@ -189,7 +189,8 @@ def test_partial_answers_are_coded_and_come_back_as_such(preset: str, story: str
 
 def test_after_an_evaluation_a_partial_client_is_still_one() -> None:
     server, client, rng = ServerSession(protocol_of(), 0), ClientSession(), np.random.default_rng(0)
-    for i, names in enumerate([("body",), None, ("body",)]):
+    story: list[tuple[str, ...] | None] = [("body",), None, ("body",)]
+    for i, names in enumerate(story):
         received = client.receive(server.send("c", layers(i)))
         got = server.receive("c", client.reply(changed(received, names, rng) if names else None))
         assert (None if got is None else tuple(got)) == names

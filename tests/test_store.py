@@ -35,7 +35,9 @@ def state(number: int, like: State | None = None) -> State:
 
 def same(a: State, b: State) -> bool:
     arrays = zip(leaves(a.memory), leaves(b.memory), strict=True)
-    return (a.layout, a.sequence, a.link) == (b.layout, b.sequence, b.link) and all(np.array_equal(x, y) for x, y in arrays)
+    return (a.layout, a.sequence, a.link) == (b.layout, b.sequence, b.link) and all(
+        np.array_equal(x, y) for x, y in arrays
+    )
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -73,7 +75,9 @@ def test_a_store_in_memory_is_a_value() -> None:
     assert same(new.get(1), state(2))
 
 
-@pytest.mark.parametrize("channel", [Direct("raw"), ErrorFeedback(Direct("raw")), Shifted(Shifted(Direct("raw")))], ids=repr)
+@pytest.mark.parametrize(
+    "channel", [Direct("raw"), ErrorFeedback(Direct("raw")), Shifted(Shifted(Direct("raw")))], ids=repr
+)
 def test_any_memory_lies_on_disk(channel: Channel, tmp_path: Path) -> None:
     for end in channel.init(N):
         store: Store = OnDisk(tmp_path, end, cached=0)

@@ -163,7 +163,9 @@ def test_a_reference_is_dropped_when_its_last_client_leaves() -> None:
     check_table(server, 4)
 
 
-@pytest.mark.parametrize("how", ["publish", "resync", "forget", "forget_pending", "bad answer", "max_clients", "newer message"])
+@pytest.mark.parametrize(
+    "how", ["publish", "resync", "forget", "forget_pending", "bad answer", "max_clients", "newer message"]
+)
 def test_no_way_out_leaves_a_reference_behind(how: str) -> None:
     server = ServerSession(presets.federated(keep=10), 0, max_clients=1 if how == "max_clients" else None)
     client = ClientSession()

@@ -19,7 +19,7 @@ from perbit.protocols.downlinks import Start
 from perbit.protocols.protocol import up_seed
 from perbit.randomness import fold
 from perbit.session.clientfiles import ClientFiles
-from perbit.session.envelope import Envelope, Kind, ResyncNeeded, ask_for_resync, enclose, opened, pieces
+from perbit.session.envelope import Envelope, Kind, ResyncNeeded, WayDown, ask_for_resync, enclose, opened
 from perbit.session.held import Held, Holding
 from perbit.session.model import Model, Tensors, answered, pack_exact, partial, unpack_exact
 from perbit.session.once import Once
@@ -138,8 +138,8 @@ class ClientSession:
     def _start(self, message: Envelope) -> _Task:
         terms = Terms.from_bytes(message.body.section("terms"))
         self._check_new(terms, message.sequence)
-        version, start, frames = _way(message)
-        rest, first = message.body.section("exact"), message.body.section("model")
+        version, start, frames, rest = WayDown.read(message.body)
+        first = message.body.section("model")
         message.body.end()
         layout = terms.layout
         most = max(wire.DEFAULT_MAX_VALUES, wire.DEFAULT_VALUES_PER_BYTE * len(message.body.view))
@@ -164,10 +164,9 @@ class ClientSession:
 
     def _move(self, holding: Holding, message: Envelope) -> _Task:
         terms = holding.terms
-        version, start, frames = _way(message)
-        base = holding.at(message.digest)
-        rest = message.body.section("exact")
+        version, start, frames, rest = WayDown.read(message.body)
         message.body.end()
+        base = holding.at(message.digest)
         down, point = self._accepted(terms, base.down, frames, start)
         exact = {**base.exact, **unpack_exact(rest, base.model(terms))}
         held = Held(message.sequence, version, point, exact, base.up, down, base.names)
@@ -201,13 +200,6 @@ class ClientSession:
         if self._files is not None and not (old is not None and holding.now.is_like(old.now)):
             self._files.save(holding)
         self._holding = holding
-
-
-def _way(message: Envelope) -> tuple[int, Start, list[Piece]]:
-    version, start = message.body.varint("version"), message.body.varint("start")
-    if start not in Start.__members__.values():
-        raise DecodeError(f"frames start in no way number {start}")
-    return version, Start(start), pieces(message.body, "frames")
 
 
 def _first_model(terms: Terms, data: Piece) -> tuple[Any, F32]:

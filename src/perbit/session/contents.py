@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from perbit.coding.bits import Piece
-from perbit.session.envelope import Kind, opened, pieces
+from perbit.session.envelope import Kind, WayDown, opened
 
 
 def frames_in(frame: Piece) -> list[bytes]:
     """The frames that `perbit.loads` and `perbit.inspect` take, in the order they stand there."""
     message = opened(frame)
-    body, found = message.body, []
+    body = message.body
+    found: list[Piece] = []
     if message.kind == Kind.FULL:
         body.section("terms")
     if message.kind in (Kind.FULL, Kind.DELTA):
-        body.varint("version")
-        body.varint("start")
-        found = [*pieces(body, "frames"), body.section("exact")]
+        way = WayDown.read(body)
+        found = [*way.frames, way.exact]
     if message.kind == Kind.FULL:
         found.append(body.section("model"))
     if message.kind == Kind.UPDATE:

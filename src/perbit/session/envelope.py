@@ -1,6 +1,6 @@
 """Frames of a session: what kind, which number, the digest of the memory it was made against, a few sections, a checksum.
 
-"pbs" version kind | number (varint) | digest (8 bytes) | sections ... | CRC-32C
+"pbs" version and kind (one byte) | number (varint) | digest (8 bytes) | sections ... | CRC-32C
 
 FULL       the session and all a client must know, the first model or what stands for it: replaces whatever the client held
 DELTA      frames of the downlink, from where they start, and the exact tensors that changed
@@ -18,10 +18,12 @@ from typing import NamedTuple
 from perbit.coding.bits import Piece, Reader, Writer
 from perbit.errors import DecodeError, StateMismatch
 from perbit.frame.seal import seal, unsealed
+from perbit.protocols.downlinks import Start
 
-_HEAD = b"pbs\x02"
+_MAGIC, _VERSION = b"pbs", 2
 DIGEST_BYTES = 8
 MAX_REASON = 300
+_MOST_FRAMES, _MOST_VERSIONS = 1 << 16, 1 << 48
 
 
 class Kind(IntEnum):
@@ -56,19 +58,15 @@ class Envelope(NamedTuple):
     body: Reader
 
 
-def enclose(kind: Kind, sequence: int, digest: bytes, *parts: Piece | int | list[bytes]) -> bytes:
-    """Put a frame together: numbers as they are, pieces as sections, lists with their length in front."""
+def enclose(kind: Kind, sequence: int, digest: bytes, *parts: Piece | int) -> bytes:
+    """Put a frame together: numbers as they are, pieces as sections."""
     out = Writer()
-    out.raw(_HEAD + bytes([kind]))
+    out.raw(_MAGIC + bytes([_VERSION << 4 | kind]))
     out.varint(sequence)
     out.raw(digest)
     for part in parts:
         if isinstance(part, int):
             out.varint(part)
-        elif isinstance(part, list):
-            out.varint(len(part))
-            for piece in part:
-                out.section(piece)
         else:
             out.section(part)
     return seal(out)
@@ -79,19 +77,36 @@ def opened(frame: Piece) -> Envelope:
     if not isinstance(frame, bytes | bytearray | memoryview):
         raise DecodeError(f"a frame is bytes, got {type(frame).__name__}")
     view = memoryview(frame).cast("B")
-    if len(view) < len(_HEAD) + 5 or view[: len(_HEAD)] != _HEAD:
+    if len(view) < len(_MAGIC) + 5 or view[: len(_MAGIC)] != _MAGIC or view[len(_MAGIC)] >> 4 != _VERSION:
         raise DecodeError("not a frame of a session that this perbit reads")
-    src = Reader(unsealed(view)[len(_HEAD) :])
-    kind = src.byte("kind")
+    src = Reader(unsealed(view)[len(_MAGIC) :])
+    kind = src.byte("kind") & 0xF
     if kind not in Kind.__members__.values():
         raise DecodeError(f"a session has no frames of kind {kind}")
     return Envelope(Kind(kind), src.varint("sequence number"), bytes(src.take(DIGEST_BYTES, "digest")), src)
 
 
-def pieces(body: Reader, name: str, most: int = 1 << 16) -> list[Piece]:
-    """A list of sections."""
-    count = body.varint(f"how many {name}", limit=most)
-    return [body.section(name) for _ in range(count)]
+class WayDown(NamedTuple):
+    """What a FULL or DELTA frame brings: the version of the model, the downlink's frames and from where they start, exact tensors."""
+
+    version: int
+    start: Start
+    frames: list[Piece]
+    exact: Piece
+
+    def parts(self) -> tuple[Piece | int, ...]:
+        """Two numbers, of which the second says what follows, then the sections."""
+        follows = self.start | bool(len(self.exact)) << 2 | len(self.frames) << 3
+        return (self.version, follows, *self.frames, *([self.exact] if len(self.exact) else []))
+
+    @classmethod
+    def read(cls, body: Reader) -> WayDown:
+        version, follows = (
+            body.varint("version", limit=_MOST_VERSIONS),
+            body.varint("what follows", limit=_MOST_FRAMES << 3),
+        )
+        frames: list[Piece] = [body.section("frames") for _ in range(follows >> 3)]
+        return cls(version, Start(follows & 3), frames, body.section("exact") if follows & 4 else b"")
 
 
 def ask_for_resync(frame: Piece, reason: str) -> bytes:

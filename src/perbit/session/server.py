@@ -22,7 +22,17 @@ from perbit.protocols import protocol as protocol_module
 from perbit.protocols.downlinks import Delivery, PerClient, Versions
 from perbit.protocols.protocol import Average, Protocol, Server, Step, down_seed
 from perbit.randomness import fold
-from perbit.session.envelope import DIGEST_BYTES, MAX_REASON, Envelope, Kind, ResyncNeeded, StaleAnswer, enclose, opened
+from perbit.session.envelope import (
+    DIGEST_BYTES,
+    MAX_REASON,
+    Envelope,
+    Kind,
+    ResyncNeeded,
+    StaleAnswer,
+    WayDown,
+    enclose,
+    opened,
+)
 from perbit.session.model import Model, Tensors, answered, check_numbers, frozen, pack_exact, same, unpack_exact
 from perbit.session.terms import TYPES, Terms, check_sendable
 
@@ -296,9 +306,8 @@ class ServerSession:
         sent = self._deliver(None, client) if server.round else self._stay(server.places.first)
         self._wait(client, sent)
         terms = replace(self._terms, number=number_of(client)).to_bytes()
-        way = (server.round, int(sent.start), sent.frames)
-        exact = pack_exact(model.exact)
-        return enclose(Kind.FULL, self._sequence, bytes(DIGEST_BYTES), terms, *way, exact, self._first)
+        way = WayDown(server.round, sent.start, list(sent.frames), pack_exact(model.exact))
+        return enclose(Kind.FULL, self._sequence, bytes(DIGEST_BYTES), terms, *way.parts(), self._first)
 
     def _send_unchanged(self, client: ClientId) -> bytes:
         place = self._places.get(client)
@@ -309,10 +318,10 @@ class ServerSession:
         place, model = self._places.get(client), self._present_model()
         base, sent = self._digest(client, place), self._deliver(place, client)
         self._wait(client, sent)
-        way = (self._server.round, int(sent.start), sent.frames)
         held = self._exact.get(self._clients[client].version, {})
         changed = {name: x for name, x in model.exact.items() if name not in held or not same(x, held[name])}
-        return enclose(Kind.DELTA, self._sequence, base, *way, pack_exact(changed))
+        way = WayDown(self._server.round, sent.start, list(sent.frames), pack_exact(changed))
+        return enclose(Kind.DELTA, self._sequence, base, *way.parts())
 
     def _deliver(self, place: Any, client: ClientId) -> Delivery:
         seed = down_seed(fold(self.seed, self._server.round))

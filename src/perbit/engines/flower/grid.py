@@ -36,6 +36,7 @@ from perbit.session.server import Absent
 
 LOG = logging.getLogger("flwr.perbit")  # beside Flower's own messages
 _DROPPED = 0  # Flower's code for errors that are not its own
+_MOST_MODELS = 2  # under way at once: a session takes answers to its latest two
 _MOST_RESYNCS = 2  # of one message; a client that still cannot use it is left out
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 3.0  # seconds between two looks for replies
 
@@ -128,10 +129,14 @@ class CompressedGrid(Grid):
     # --- the parts of a Grid that know about frames --------------------------------------------------------------------
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Push messages, models as frames. Each is coded and pushed by itself, so that only one is in memory."""
-        models: dict[int, tuple[ArrayRecord, Model]] = {}  # a strategy sends one record to all: read once
-        pushed = (self._push(message, models) for message in messages)
-        return [message_id for message_id in pushed if message_id is not None]
+        """Push messages, models as frames. Those with the same model go one after the other, for each model is a version."""
+        given = list(messages)
+        models = self._models_of(given)
+        alike: dict[int, list[int]] = {}
+        for number, model in enumerate(models):
+            alike.setdefault(id(model), []).append(number)
+        pushed = {i: self._push(given[i], models[i]) for numbers in alike.values() for i in numbers}
+        return [message_id for _, message_id in sorted(pushed.items()) if message_id is not None]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Pull replies, frames as models. A client that asks for a resync gets a full frame; its reply comes later."""
@@ -185,16 +190,30 @@ class CompressedGrid(Grid):
 
     # --- down -------------------------------------------------------------------------------------------------------------
 
-    def _push(self, message: Message, models: dict[int, tuple[ArrayRecord, Model]]) -> str | None:
-        record = next(iter(message.content.array_records), None) if message.has_content() else None
-        arrays = ArrayRecord() if record is None else message.content.array_records[record]
-        if record is None or not arrays:
+    def _models_of(self, messages: list[Message]) -> list[Model | None]:
+        """The model to be coded in each message: one and the same object for the same model."""
+        read: dict[int, tuple[ArrayRecord, Model]] = {}  # a strategy sends one record to all: read once
+        distinct: list[Model] = []
+        for arrays in filter(None, map(_first_arrays, messages)):
+            if id(arrays) not in read:
+                self._count_nodes()
+                model = self.session.model(to_tensors(arrays))
+                known = next((other for other in distinct if other.same_as(model)), model)
+                distinct += [] if known is not model else [model]
+                read[id(arrays)] = arrays, known
+        if len(distinct) > _MOST_MODELS:
+            LOG.warning("perbit: all but %d of %d models go as they are, uncompressed", _MOST_MODELS, len(distinct))
+        coded = {id(model) for model in distinct[:_MOST_MODELS]}
+        found = (read.get(id(_first_arrays(message)), (None, None))[1] for message in messages)
+        return [model if id(model) in coded else None for model in found]
+
+    def _push(self, message: Message, model: Model | None) -> str | None:
+        if model is None:
+            n_bytes = plain_bytes(message.content) if message.has_content() else 0
+            self.traffic.down_bytes += n_bytes
+            self.traffic.plain_down_bytes += n_bytes
             return self._push_plain(message)
-        started = time.perf_counter()
-        if id(arrays) not in models:
-            self._count_nodes()
-            models[id(arrays)] = arrays, self.session.model(to_tensors(arrays))
-        model = models[id(arrays)][1]
+        started, record = time.perf_counter(), next(iter(message.content.array_records))
         plain = model.n_bytes + plain_bytes(without(message.content, record))
         asked = _Asked(message, record, model, plain)
         frame = self.session.send(asked.node, model)
@@ -256,9 +275,11 @@ class CompressedGrid(Grid):
 
     def _unexpected(self, reply: Message) -> Message | None:
         """An answer to a message that carried no model; or one that comes after its time, and is of no use any more."""
+        n_bytes = plain_bytes(reply.content) if reply.has_content() else 0
+        self.traffic.up_bytes += n_bytes
         if not reply.has_content() or find_frame(reply.content) is None:
+            self.traffic.plain_up_bytes += n_bytes
             return reply
-        self.traffic.up_bytes += plain_bytes(reply.content)
         self._count_stale(reply.metadata.src_node_id, "nobody waits for it any more")
         return None
 
@@ -336,6 +357,10 @@ def _say_goodbye(grid: Grid, members: dict[int, str], seconds: float) -> None:
         list(grid.send_and_receive([Message(content, node, kinds[node]) for node in here], timeout=seconds))
     except Exception as error:  # the run is over, whatever it is: nothing that was trained may suffer from it
         LOG.info("perbit: the nodes could not be told that the run is over: %s", error)
+
+
+def _first_arrays(message: Message) -> ArrayRecord | None:
+    return next(iter(message.content.array_records.values()), None) if message.has_content() else None
 
 
 def _error(asked: _Asked, error: DecodeError) -> Message:
