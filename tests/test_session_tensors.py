@@ -158,7 +158,7 @@ def changed(tensors: dict[str, Any], names: tuple[str, ...], rng: np.random.Gene
 
 
 ALL = ("body", "head", "bias", "n")
-STORIES = {
+STORIES: dict[str, list[tuple[str, ...]]] = {
     "always the same": [("body", "n")] * 4,
     "one that changes": [("body",), ("head", "bias"), ("body", "head"), ("n",)],
     "back to all": [("body",), ALL, ("head",), ALL, ALL],
