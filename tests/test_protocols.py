@@ -11,7 +11,7 @@ import perbit
 from perbit import theory
 from perbit.channels import Layout, Shifted, Summed
 from perbit.protocols import presets
-from perbit.protocols.downlinks import Followed, PerClient, Shared
+from perbit.protocols.downlinks import Followed, PerClient, Shared, Versions
 from perbit.protocols.protocol import Client, Protocol, Server
 
 EACH_PRESET = pytest.mark.parametrize("name", presets.PRESETS)
@@ -89,6 +89,8 @@ def _check_downlink(protocol: Protocol, server: Server, clients: list[Client]) -
         held = client.downlink
         if isinstance(protocol.downlink, Followed):
             state, held = server.downlink.state, held[0]
+        elif isinstance(protocol.downlink, Versions):
+            state, held = server.downlink.table[server.places.get(i).at].state, held[1]
         elif isinstance(protocol.downlink, Shared):
             state = server.downlink[i % protocol.downlink.groups].state
         elif isinstance(protocol.downlink, PerClient):
@@ -224,7 +226,7 @@ def test_mcm_by_hand() -> None:
     server, clients = one_round(protocol, [[-4, 2]], [0, 0], step=1)
     assert server.model.tolist() == [4, -2]  # the server's model is exact
     assert clients[0].point.tolist() == [4, 0]  # H + C(w - H) with H = 0
-    assert clients[0].downlink.memory[0].tolist() == [2, 0]
+    assert clients[0].downlink[1].memory[0].tolist() == [2, 0]
 
 
 def test_artemis_and_update_compression_by_hand() -> None:
@@ -250,7 +252,7 @@ def test_model_and_difference_compression_by_hand() -> None:
     assert clients[0].point.tolist() == [0, 7]  # C(w)
     _, clients = one_round(presets.model_difference("raw", "topk(k=1)"), [[-4, 2]], [1, 9], step=1)
     assert clients[0].point.tolist() == [5, 9]  # ŵ + C(w - ŵ)
-    assert clients[0].downlink[0].memory[0].tolist() == [5, 9]
+    assert clients[0].downlink[1].memory[0].tolist() == [5, 9]
 
 
 def test_ghost_by_hand() -> None:

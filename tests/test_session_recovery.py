@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import perbit
 from perbit.channels import packing
 from perbit.channels.packing import restore, save
+from perbit.protocols.downlinks import Versions
 from perbit.protocols.protocol import Protocol
 from perbit.session import ClientSession, ResyncNeeded, ServerSession, StaleAnswer, protocol_of
 from perbit.session.clientfiles import ClientFiles
@@ -48,7 +49,7 @@ def test_a_client_outlives_its_process(protocol: str, tmp_path: Path) -> None:
     assert again.digest == client.digest == server.digest("c")
     exchange(server, "c", again, noisy(5), lambda x: x)
     assert server.n_resyncs == 0
-    anchor = ["anchor.npz"] if protocol == "federated" else []
+    anchor = ["anchor.npz"] if isinstance(server.protocol.downlink, Versions) else []
     assert sorted(path.name for path in (tmp_path / "own").iterdir()) == anchor + STATES
     assert (tmp_path / "own").stat().st_mode & 0o077 == 0  # a model and its residuals are nobody else's business
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import perbit
-from perbit.channels import Direct, Layout, Shifted
+from perbit.channels import Direct, ErrorFeedback, Layout, Shifted, Summed
 from perbit.protocols import presets
 from perbit.protocols.downlinks import Followed, References, Start, Versions
 from perbit.protocols.downlinks.followed import Chain
@@ -291,7 +291,8 @@ def test_both_ends_agree_and_the_table_is_bounded_in_any_story(
     story: list[tuple[int, str]], keep: int, down: str
 ) -> None:
     """Also for the other downlink with such a table, `Followed`."""
-    followed = Protocol("followed", Direct("topk(0.1)"), Followed(Shifted(Direct("topk(0.1)"), 1.0), keep))
+    chain = Followed(Summed(ErrorFeedback(Direct("topk(0.1)"))), keep)
+    followed = Protocol("followed", Direct("topk(0.1)"), chain, "update")
     server = ServerSession(followed, 0) if down == "followed" else federated(keep, down=down)
     clients, late = [ClientSession() for _ in range(8)], dict[int, bytes]()
     for round_, (who, event) in enumerate(story):

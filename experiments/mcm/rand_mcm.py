@@ -14,7 +14,7 @@ from perbit.sim.convex import Settings
 RUNS = (
     ("sgd", "sgd", {}),
     ("diana", "diana", {}),
-    ("mcm", "mcm (replay or reset)", {}),
+    ("mcm", "mcm (replay or reset)", {"catch_up": "cheapest"}),
     ("rand_mcm", "rand_mcm", {}),
     ("rand_mcm_groups", "rand_mcm, 4 groups", {"groups": 4}),
     ("rand_mcm_averaged", "rand_mcm, one memory", {"reset_every": 100}),

@@ -223,15 +223,16 @@ def mcm(
     down: PlanLike = QUANTIZE,
     alpha_up: float | None = None,
     alpha_down: float | None = None,
-    catch_up: CatchUp = "cheapest",
+    catch_up: CatchUp | None = None,
 ) -> Protocol:
     """w_{k+1} = w_k - γ·mean ĝ_i(ŵ_k); Ω = w_{k+1} - H; ŵ_{k+1} = H + C(Ω); H += αC(Ω). Philippenko and Dieuleveut, Preserved
     central model for faster bidirectional compression, NeurIPS 2021.
 
     Differs from the paper: α = 1/(2(ω+1)) both ways as in the authors' code (the theory: α_down ≤ 1/(4ω)); H starts at the
-    first model, which everybody knows.
+    first model, which everybody knows; a client that was away is sent one frame with what it lacks and has a memory of its own from
+    then on, as in Rand-MCM (`catch_up="cheapest"` sends the missed frames, or a reset, instead).
     """
-    downlink = Shared(Shifted(Direct(down), alpha_down), catch_up=catch_up)
+    downlink = one_for_all(Shifted(Direct(down), alpha_down), catch_up)
     return Protocol.of("mcm", Shifted(Direct(up), alpha_up), downlink)
 
 

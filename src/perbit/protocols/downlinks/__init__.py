@@ -9,12 +9,12 @@ Averaged(codec)      a frame for each client, but one averaged memory at the ser
 The server has a *side*, and knows of each client a *place*; the client has a side of its own, which the server's place describes.
 """
 
-from perbit.channels import Channel
+from perbit.channels import Channel, Shifted, Summed
 from perbit.coding.codec import as_pipeline
 from perbit.plan import as_plan
 from perbit.protocols.downlinks.averaged import Averaged, AveragedClient, AveragedPlace, AveragedServer
 from perbit.protocols.downlinks.base import Delivery, Downlink, Start, started
-from perbit.protocols.downlinks.followed import Chain, Followed, holds_the_model
+from perbit.protocols.downlinks.followed import Chain, Followed
 from perbit.protocols.downlinks.perclient import OwnModel, PerClient
 from perbit.protocols.downlinks.references import Reference, References, Spot
 from perbit.protocols.downlinks.shared import Broadcast, CatchUp, Position, Shared
@@ -27,12 +27,21 @@ STATE_TYPES = (
 
 
 def one_for_all(channel: Channel, catch_up: CatchUp | None = None) -> Downlink:
-    """One memory for all clients. Who was away replays or is reset, as the papers have it; where the memory is the clients' model
-    and the codec is biased, and so loses less than it is given, one frame with what is lacking does as well, and costs less."""
-    plan = as_plan(channel.plan_at(0))
-    if catch_up is None and holds_the_model(channel) and not as_pipeline(plan.default).unbiased:
+    """The way down of an algorithm with one memory for all clients.
+
+    Those in step share every frame. Who was away is sent one frame with what it lacks, where that is sound: with a shift, the
+    memory is from then on the client's own, as in the randomised MCM; where steps are added up, with a biased codec, which loses less than it
+    is given. Otherwise, or if `catch_up` says so, missed frames are sent, or a reset, as the papers have it.
+    """
+    if catch_up is None and isinstance(channel, Shifted):
+        return Versions(channel)
+    if catch_up is None and isinstance(channel, Summed) and not _is_unbiased(channel):
         return Followed(channel)
     return Shared(channel, catch_up=catch_up or "cheapest")
+
+
+def _is_unbiased(channel: Channel) -> bool:
+    return as_pipeline(as_plan(channel.plan_at(0)).default).unbiased
 
 
 __all__ = [

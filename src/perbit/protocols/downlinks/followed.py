@@ -32,7 +32,7 @@ class Followed(Downlink):
     bounded table; one whose entry has left it is coded against the chain as it last knew it exactly, or sent a full model.
 
     Args:
-        channel: `Summed(...)`, or `Shifted(..., alpha=1)`.
+        channel: `Summed(...)`, whose memory is that model.
         keep: how many references the table holds at the most, each the size of a model.
     """
 
@@ -41,10 +41,8 @@ class Followed(Downlink):
 
     def __post_init__(self) -> None:
         check_number("keep", self.keep, 2)
-        if not holds_the_model(self.channel):
-            raise SpecError(
-                "the memory of the channel must be the clients' model: use Summed(...) or Shifted(..., alpha=1)"
-            )
+        if not isinstance(self.channel, Summed):
+            raise SpecError(f"the clients' model is kept by Summed(...), not by {type(self.channel).__name__}")
 
     def init(self, layout: Layout, model: F32, n_clients: int | None) -> tuple[Any, Any, Any]:
         sender, receiver = started(self.channel, layout, model)
@@ -126,8 +124,3 @@ class Followed(Downlink):
 
     def copied(self, side: Any) -> Any:
         return replace(side, references=side.references.copied())
-
-
-def holds_the_model(channel: Channel) -> bool:
-    """Whether the memory of a channel is the very model that its receivers hold."""
-    return isinstance(channel, Summed) or (isinstance(channel, Shifted) and channel.alpha == 1)
