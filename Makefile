@@ -21,8 +21,8 @@ $(VENV)/installed: $(BIN)/python $(SOURCES)
 	$(PIP) -e ".[sim,report]"
 	@touch $@
 
-$(VENV)/tested: $(VENV)/installed
-	$(PIP) -e ".[sim,report,dev]"
+$(VENV)/tested: $(VENV)/installed papers/pyproject.toml
+	$(PIP) -e ".[sim,report,dev]" -e ./papers
 	@touch $@
 
 demo: $(VENV)/installed
@@ -46,4 +46,4 @@ fuzz: $(VENV)/tested
 	$(BIN)/python tests/fuzz.py --seconds $(FUZZ_SECONDS)
 
 clean:
-	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build papers/build papers/src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

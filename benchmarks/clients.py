@@ -97,7 +97,7 @@ def run(setting: Setting) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         protocol = presets.protocol_of(setting.protocol)
         protocol = replace(protocol, folder=folder) if setting.on_disk else protocol
-        server = ServerSession(protocol, seed=0, population=setting.clients)
+        server = ServerSession(protocol, seed=0, population=setting.clients, absent="ignored")  # it steps by itself
         server.publish(setting.model())
         row = _play(setting, server, here)
     here.send(None)
@@ -121,6 +121,8 @@ def _play(setting: Setting, server: ServerSession, pipe: Any) -> dict[str, Any]:
             busy += time.process_time() - began
             down, up, n_messages = down + len(frame), up + len(answer), n_messages + 1
             full += len(frame) > 4 * setting.parameters
+            if turn % 25 == 24 and number:
+                peak = max(peak, _resident())
         began = time.process_time()
         server.step(1.0)
         busy += time.process_time() - began

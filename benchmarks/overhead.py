@@ -20,7 +20,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from perbit.report.results import write_json
+from perbit.files import write_json
 from perbit.sim.federated import Method, Task, run
 
 METHODS = {
@@ -44,7 +44,7 @@ def one(name: str, task: Task, weigh: bool) -> dict[str, Any]:
     if weigh:
         tracemalloc.start()
     with tempfile.TemporaryDirectory() as folder:
-        outcome = run(task, METHODS[name], 0, Path(folder), watch=lambda now: seen.append(now))
+        outcome = run(task, METHODS[name], 0, Path(folder), watch=lambda now, federation: seen.append(federation))
         lines = [json.loads(line) for line in (Path(folder) / "timings.jsonl").read_text().splitlines()]
     compute = sum(sum(line["compute"].values()) for line in lines)
     rest = sum(

@@ -20,8 +20,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from perbit.report.results import RESULTS, verdict
-from perbit.sim.compare.config import BUILT_IN
+from perbit_papers.results import RESULTS, verdict
 
 KEPT = ("results.json", "table.txt", "accuracy-bytes.png", "accuracy-rounds.png", "accuracy-time-25-mbit-s.png", "gennorm.png")  # fmt: skip
 
@@ -178,7 +177,7 @@ def publish(name: str, ran: Path) -> None:
     to.mkdir(parents=True, exist_ok=True)
     for file in KEPT:
         shutil.copy(ran / file, to / file)
-    config = resources.files("perbit.sim.compare").joinpath("configs", f"{name}.toml").read_text("utf-8")
+    config = resources.files("perbit_papers.comparisons").joinpath(f"{name}.toml").read_text("utf-8")
     (to / "config.toml").write_text(config, "utf-8")
     sentences = CLAIMS[name](read(ran / "results.json"))
     (to / "verdict.txt").write_text("\n".join(sentences) + "\n", "utf-8")
@@ -187,7 +186,7 @@ def publish(name: str, ran: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="+", choices=[name for name in BUILT_IN if name in CLAIMS])
+    parser.add_argument("names", nargs="+", choices=list(CLAIMS))
     parser.add_argument("--runs", type=Path, default=Path("perbit-runs"))
     options = parser.parse_args()
     for name in options.names:

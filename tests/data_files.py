@@ -10,8 +10,8 @@ import zlib
 import numpy as np
 import pytest
 
-from perbit.sim.data import store
-from perbit.sim.data.png import AVERAGE, NONE, PAETH, SUB, UP
+from perbit_papers.data import store
+from perbit_papers.data.png import AVERAGE, NONE, PAETH, SUB, UP
 
 RNG = np.random.default_rng(7)
 

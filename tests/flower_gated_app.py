@@ -42,12 +42,15 @@ class GatedFedAvg(FedAvg):  # type: ignore[misc]
 
 def wait_at_gate(number: int, grid: Any) -> dict[int, str]:
     """What the test orders for each node."""
-    digests = {node: (grid.session.digest(node) or b"").hex() for node in grid.get_node_ids()}
+    members = set(grid._members)
+    digests = {node: (grid.session.digest(node) or b"").hex() for node in members}
     new = GATE / "reached"
     new.write_text(json.dumps(digests))
     new.rename(GATE / f"ready-{number}")
     while not (go := GATE / f"go-{number}").exists():
         time.sleep(0.05)
+    while not members <= set(grid.get_node_ids()):  # on a busy machine nodes are taken for gone, and come back
+        time.sleep(0.5)
     return {int(node): order for order, node in map(str.split, go.read_text().splitlines())}
 
 

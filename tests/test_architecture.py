@@ -24,7 +24,7 @@ FOUNDATION = {"numpy", "zstandard", "perbit"} | {
 
 # The rooms of the house, lowest first: a module imports from its own room or from rooms further up in this list.
 LAYERS = [
-    {"errors", "_moved"},
+    {"errors", "_moved", "plugins"},
     {"kernels", "files"},
     {"randomness", "parallel", "gennorm", "theory"},
     {"coding"},
@@ -74,6 +74,11 @@ def test_a_module_imports_from_its_own_room_or_from_those_below(module: str) -> 
     assert {name for name in own_imports(module) if LEVEL[room(name)] > LEVEL[room(module)]} == set()
     if LEVEL[room(module)] <= LIGHT:
         assert {name.split(".")[0] for name in imports(MODULES[module])} <= FOUNDATION | sys.stdlib_module_names
+
+
+def test_perbit_does_without_the_papers() -> None:
+    """They are found by entry point; only the table of old names may say where something went."""
+    assert {name for name, path in MODULES.items() if "perbit_papers" in path.read_text()} == {"perbit._moved"}
 
 
 def test_there_are_no_cycles() -> None:

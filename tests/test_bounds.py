@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from perbit.gennorm import GenNorm, bounds, design, distortion_rate, rate_distortion, shannon_lower_bound
+from perbit.gennorm import GenNorm, bounds, design, distortion_rate, shannon_lower_bound
 
 RATES = np.array([0.25, 0.5, 1, 1.5, 2, 3, 4])
 BOUND_DB = {
@@ -28,8 +28,6 @@ def test_shape_of_the_curve(beta):
     assert np.all(np.diff(d) < 0)
     assert np.all(d >= shannon_lower_bound(beta, rates) * (1 - 1e-9))
     assert np.all(np.diff(d, 2) > -1e-3)  # convex, up to interpolation
-    assert rate_distortion(beta, d[1:]) == pytest.approx(rates[1:], abs=2e-3)
-    assert float(rate_distortion(beta, 1.5)) == 0
 
 
 def test_normal_source_is_exact():
@@ -41,16 +39,14 @@ def test_normal_source_is_exact():
 def test_no_lloyd_quantizer_beats_the_bound(beta):
     d = GenNorm.with_std(beta)
     for bits in (1, 2, 3, 4):
-        c = design(beta, 0, bits)
-        t = np.concatenate([[-np.inf], (c[1:] + c[:-1]) / 2, [np.inf]])
-        p, m1 = d.partial_moment(0, t[:-1], t[1:]), d.partial_moment(1, t[:-1], t[1:], signed=True)
-        mse = 1 - 2 * float(c @ m1) + float(c * c @ p)
-        entropy = float(-p @ np.log2(p))
+        c = design(beta, 0, bits)[1 << (bits - 1) :]  # the positive half: the other is the same
+        t = np.concatenate([[0.0], (c[1:] + c[:-1]) / 2, [np.inf]])
+        p, m1 = d.cell_moments(0, t), d.cell_moments(1, t)
+        mse = 1 - 4 * float(c @ m1) + 2 * float(c * c @ p)
+        entropy = float(-2 * p @ np.log2(p))
         assert mse > float(distortion_rate(beta, entropy))
 
 
 def test_bad_input():
     with pytest.raises(ValueError, match="rate"):
         distortion_rate(1.0, -0.1)
-    with pytest.raises(ValueError, match="distortion"):
-        rate_distortion(1.0, 0.0)

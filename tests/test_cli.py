@@ -408,7 +408,6 @@ def test_writing_that_fails_half_way_leaves_no_file(
     "arguments",
     [
         [],
-        ["nosuch"],
         ["encode"],
         ["encode", "x.npy", "raw", "--threads", "0"],
         ["encode", "x.npy", "raw", "--threads", "two"],
@@ -423,6 +422,11 @@ def test_wrong_usage_is_explained(arguments: list[str], capsys: pytest.CaptureFi
         main(arguments)
     assert stopped.value.code == EXIT_USAGE
     assert "usage: perbit" in capsys.readouterr().err
+
+
+def test_an_unknown_command_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "there is no command nosuch" in complaint_of(capsys, "nosuch", "x.npy")
+    assert "did you mean encode?" in complaint_of(capsys, "encod", "x.npy", "raw")
 
 
 def test_the_installed_command_runs(npy: str) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import perbit
+from perbit import plugins
 from perbit.cli import main
 from perbit.commands import tune
 from perbit.errors import PerbitError
@@ -232,7 +233,7 @@ def test_a_full_disk_is_one_sentence(
 
 
 def test_built_in_comparisons_are_sound() -> None:
-    made = {name: config.load(name) for name in config.BUILT_IN}
+    made = {name: config.load(name) for name in (*config.OWN, *plugins.offered("comparison"))}
     assert len(made["demo"].methods) >= 6
     assert any(method.is_float32 for method in made["demo"].methods)
     assert made["mcm-deep"].task.clients == 20

@@ -16,8 +16,8 @@ import pytest
 from perbit import cli
 from perbit.files import FileError
 from perbit.protocols import presets
-from perbit.sim.convex import Problem, Settings, checkpoint, load, prepare, run, synthetic
-from perbit.sim.convex.run import ConvexProgress
+from perbit_papers.convex import Problem, Settings, checkpoint, load, prepare, run, synthetic
+from perbit_papers.convex.run import ConvexProgress
 
 LIBSVM = "+1 1:0.5 3:2\n-1 2:1 # a remark\n\n+1 1:1 2:-1 3:1\n-1 3:0.25\n"
 

@@ -12,9 +12,10 @@ import pytest
 
 from data_files import mnist_files, tar, unpinned
 from perbit import cli
-from perbit.sim.data import DataError, load, packages, store
-from perbit.sim.data.checksums import CHECKSUMS
-from perbit.sim.data.recipes import RECIPES
+from perbit.sim.data import DataError, load
+from perbit_papers.data import packages, store
+from perbit_papers.data.checksums import CHECKSUMS
+from perbit_papers.data.recipes import RECIPES
 
 
 def test_every_fetched_set_is_pinned() -> None:

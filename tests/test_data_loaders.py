@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 
 from data_files import RNG, mnist_files, png, unpinned
-from perbit import files
+from perbit import files, plugins
 from perbit.errors import PerbitError
-from perbit.sim.data import DATASETS, DataError, Split, load, recipes, store
-from perbit.sim.data.png import PAETH, UP
+from perbit.sim.data import DataError, Split, load
+from perbit_papers.data import recipes, store
+from perbit_papers.data.png import PAETH, UP
 
 
 def test_digits_are_bundled() -> None:
     digits = load("digits")
-    assert (len(digits.train), len(digits.test), digits.n_classes, digits.kind) == (1438, 359, 10, "image")
+    assert (len(digits.train), len(digits.test), digits.n_classes, digits.info.kind) == (1438, 359, 10, "image")
     x = digits.prepare(digits.train.x)
     assert x.dtype == np.float32
     assert abs(float(x.mean())) < 0.02
@@ -146,7 +147,7 @@ def test_unknown_and_missing_sets_name_the_command(tmp_path: Path) -> None:
         load("cifar-10")
     with pytest.raises(DataError, match="known: digits"):
         load("zzz")
-    for name in set(DATASETS) - {"digits"}:
+    for name in set(plugins.offered("data set")) - {"libsvm"}:
         with pytest.raises(DataError, match="`perbit data "):
             load(name, tmp_path)
 

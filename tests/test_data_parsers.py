@@ -12,10 +12,10 @@ import pytest
 
 from data_files import INTER, RNG, deb, idx, png, tar
 from perbit.sim.data import DataError
-from perbit.sim.data.archives import read_directory, read_members
-from perbit.sim.data.libsvm import read_libsvm
-from perbit.sim.data.png import AVERAGE, NONE, PAETH, SUB, UP, read_png
-from perbit.sim.data.recipes import read_idx, read_inter
+from perbit_papers.data.archives import read_directory, read_members
+from perbit_papers.data.libsvm import read_libsvm
+from perbit_papers.data.png import AVERAGE, NONE, PAETH, SUB, UP, read_png
+from perbit_papers.data.recipes import read_idx, read_inter
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])

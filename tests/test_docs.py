@@ -20,7 +20,7 @@ from perbit.sim.federated.settings import Method, Task
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "papers" / "README.md", *sorted(DOCS.rglob("*.md"))]
 OWN_CODECS = [name for name, codec in registry.classes().items() if codec.wire_id]  # tests register some of their own
 
 

@@ -16,7 +16,7 @@ import perbit
 from perbit.errors import PerbitError
 from perbit.files import FileError
 from perbit.randomness import fold
-from perbit.sim.data.dataset import DataError
+from perbit.sim.data import DataError
 from perbit.sim.federated import Method, Progress, Task, ledger, local, run, tensors, world
 from perbit.sim.federated.ledger import Lines
 from perbit.sim.federated.optimiser import Moments, step

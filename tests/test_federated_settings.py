@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import perbit
+from perbit import plugins
 from perbit.sim.compare import config
 from perbit.sim.compare.config import ConfigError
 from perbit.sim.federated import Method, Task, local, run, tensors, world
@@ -129,10 +130,10 @@ def test_same_is_a_word_for_small_tensors_only(key: str) -> None:
     assert raised.value.key == key
 
 
-@pytest.mark.parametrize("name", [name for name in config.BUILT_IN if name != "demo"])
+@pytest.mark.parametrize("name", plugins.offered("comparison"))
 def test_comparisons_with_committed_results_say_what_small_tensors_get(name: str) -> None:
     """Their results were made with what the file says, whatever the default is."""
-    text = resources.files("perbit.sim.compare").joinpath("configs", f"{name}.toml").read_text("utf-8")
+    text = resources.files("perbit_papers.comparisons").joinpath(f"{name}.toml").read_text("utf-8")
     methods = tomllib.loads(text)["methods"]
     assert all("small" in method for method in methods if "up" in method or "down" in method)
 

@@ -20,7 +20,6 @@ from perbit.gennorm import (
     fit_normal,
     fit_stats,
     interval_masses,
-    interval_table,
     kurtosis,
     nearest_beta_index,
     normalise,
@@ -36,6 +35,17 @@ SHAPES = (0.1, 0.25, 0.3, 0.5, 0.77, 1.0, 1.5, 2.0, 3.0, 4.0, 10.0)
 A = np.concatenate([np.geomspace(0.1, 10, 21), [20.0, 30.0, 44.0, 110.0]])[:, None]
 
 
+def interval_table(beta_index: int, thresholds: np.ndarray, bits: int = 14) -> np.ndarray:
+    """Frequencies of the intervals between thresholds, as the codecs derive them."""
+    return normalise(interval_masses(beta_index, thresholds), bits)
+
+
+def lower_gamma(a: np.ndarray | float, x: np.ndarray | float) -> np.ndarray:
+    """P(a, x) as the cell from 0 to x."""
+    a, x = np.broadcast_arrays(np.asarray(a, float), np.asarray(x, float))
+    return sp.gammainc_cells(a[..., None], np.stack([np.zeros_like(x), x], axis=-1))[..., 0]
+
+
 def relative(got: np.ndarray, want: np.ndarray) -> float:
     keep = np.abs(want) > 1e-290
     return float(np.max(np.abs(got[keep] - want[keep]) / np.abs(want[keep])))
@@ -44,7 +54,7 @@ def relative(got: np.ndarray, want: np.ndarray) -> float:
 class TestSpecial:
     def test_incomplete_gamma(self):
         x = np.geomspace(1e-12, 600, 200)[None]
-        assert relative(sp.gammainc(A, x), scipy.special.gammainc(A, x)) < 1e-12
+        assert relative(lower_gamma(A, x), scipy.special.gammainc(A, x)) < 1e-12
         assert relative(sp.gammaincc(A, x), scipy.special.gammaincc(A, x)) < 1e-12
 
     @pytest.mark.parametrize(
@@ -53,7 +63,7 @@ class TestSpecial:
     def test_incomplete_gamma_against_mpmath(self, a, x):
         with mpmath.workdps(40):
             p, q = float(mpmath.gammainc(a, 0, x, regularized=True)), float(mpmath.gammainc(a, x, regularized=True))
-        assert float(sp.gammainc(a, x)) == pytest.approx(p, rel=1e-12)
+        assert float(lower_gamma(a, x)) == pytest.approx(p, rel=1e-12)
         assert float(sp.gammaincc(a, x)) == pytest.approx(q, rel=1e-12)
 
     def test_inverse(self):
@@ -62,10 +72,10 @@ class TestSpecial:
         assert relative(sp.gammainccinv(A, p), scipy.special.gammainccinv(A, p)) < 1e-12
 
     def test_ends(self):
-        assert sp.gammainc(2.0, [0.0, np.inf]).tolist() == [0.0, 1.0]
+        assert lower_gamma(2.0, [0.0, np.inf]).tolist() == [0.0, 1.0]
         assert sp.gammainccinv(2.0, [0.0, 1.0]).tolist() == [np.inf, 0.0]
         assert sp.gammaincinv(2.0, [0.0, 1.0]).tolist() == [0.0, np.inf]
-        for bad in (lambda: sp.gammainc(-1.0, 1.0), lambda: sp.gammainc(1.0, -1.0), lambda: sp.gammaincinv(1.0, 1.5)):
+        for bad in (lambda: lower_gamma(-1.0, 1.0), lambda: lower_gamma(1.0, -1.0), lambda: sp.gammaincinv(1.0, 1.5)):
             with pytest.raises(ValueError):
                 bad()
 
@@ -91,7 +101,6 @@ class TestDistribution:
         np.testing.assert_allclose(d.pdf(x), s.pdf(x), rtol=1e-9)
         np.testing.assert_allclose(d.logpdf(x), s.logpdf(x), rtol=1e-9)
         np.testing.assert_allclose(d.cdf(x), s.cdf(x), rtol=1e-9)
-        np.testing.assert_allclose(d.sf(x), s.sf(x), rtol=1e-9)
 
     def test_moments(self, beta):
         d, s = GenNorm(beta, 1.7), scipy.stats.gennorm(beta, scale=1.7)
@@ -102,16 +111,15 @@ class TestDistribution:
         assert d.entropy_bits == pytest.approx(d.entropy / math.log(2))
         assert GenNorm.with_std(beta, 3.0).std == pytest.approx(3.0, rel=1e-12)
 
-    def test_partial_moments_add_up_and_agree_with_quadrature(self, beta):
+    def test_cell_moments_add_up_and_agree_with_quadrature(self, beta):
         d = GenNorm(beta, 1.7, mu=0.4)
-        cuts = np.array([-np.inf, -2.0, 0.1, 0.4, 0.9, 5.0, np.inf])
+        distances = [0.0, 0.5, 4.6, np.inf]
         for p in (0, 1, 2, 3.5):
-            assert d.partial_moment(p, cuts[:-1], cuts[1:]).sum() == pytest.approx(d.abs_moment(p), rel=1e-10)
+            assert 2 * d.cell_moments(p, distances).sum() == pytest.approx(d.abs_moment(p), rel=1e-10)
         x, dx = np.linspace(0.9, 5.0, 200_001, retstep=True)
         f = (x - 0.4) ** 3 * d.pdf(x)
         trapezoid = float((f.sum() - (f[0] + f[-1]) / 2) * dx)
-        assert float(d.partial_moment(3, 0.9, 5.0)) == pytest.approx(trapezoid, rel=1e-8)
-        assert float(d.partial_moment(3, -4.2, -0.1, signed=True)) == pytest.approx(-trapezoid, rel=1e-8)
+        assert float(d.cell_moments(3, distances)[1]) == pytest.approx(trapezoid, rel=1e-8)
 
     def test_sample(self, beta):
         d = GenNorm(beta, 1.7, mu=0.4)
@@ -206,7 +214,6 @@ class TestFit:
         assert d.std == pytest.approx(float(x.std()), rel=1e-5)
         d = fit_laplace(x)
         assert d.alpha == pytest.approx(float(np.abs(x - x.mean()).mean()), rel=1e-5)
-        assert fit_laplace(x, mu="zero").mu == fit_normal(x, mu="zero").mu == 0
 
 
 class TestDistance:

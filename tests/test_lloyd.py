@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from perbit.gennorm import BETAS, design, design_uniform, lloyd, table_levels
+from perbit.gennorm import BETAS, design, lloyd, table_levels
+from perbit_papers.uniform import UniformSource, design_uniform
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,7 @@ def test_uniform_source():
         assert design_uniform(0, bits) / 3**0.5 == pytest.approx((2 * np.arange(n) + 1 - n) / n, abs=1e-9)
     smallest = [design_uniform(m, 2)[2] for m in (0, 1, 2, 4, 8)]
     assert np.all(np.diff(smallest) > 0)  # a larger m moves every level outwards
-    assert lloyd.violation(lloyd.UniformSource(), 2.5, design_uniform(2.5, 6)[32:]) < 1e-9
+    assert lloyd.violation(UniformSource(), 2.5, design_uniform(2.5, 6)[32:]) < 1e-9
 
 
 def test_bad_parameters():

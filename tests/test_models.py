@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from perbit.sim import gradients, models, objective
-from perbit.sim.data import Dataset, Info, Split, load
+from perbit.sim import models
+from perbit.sim.data import Dataset, Info, Objective, Split, load
+from perbit_papers import gradients
+from perbit_papers.data.ratings import HitRate
+from perbit_papers.models import count
 
 torch.set_num_threads(1)  # small models only wait for each other on more
 
@@ -37,25 +40,26 @@ TABLE = Info("a9a", "tabular", (123,), 2)
         ("logistic", TABLE, 248),
         ("mlp", Info("digits", "image", (1, 8, 8), 10), 4_810),
         ("mlp-wide", Info("digits", "image", (1, 8, 8), 10), 85_002),
+        ("small-cnn", Info("digits", "image", (1, 8, 8), 10), 53_002),
     ],
 )
 def test_parameter_counts(name: str, info: Info, n: int) -> None:
-    assert models.count(models.build(name, info)) == n
+    assert count(models.build(name, info)) == n
 
 
 def test_table_one_counts_moving_statistics_as_keras_does() -> None:
-    assert models.count(models.build("cnn", CIFAR), moving_statistics=True) == 552_874
+    assert count(models.build("cnn", CIFAR), moving_statistics=True) == 552_874
 
 
 def test_table_one_layer_by_layer() -> None:
     """The parameter column of Table I, batch norm's moving statistics included."""
-    with_state = [n for n in (models.count(layer, True) for layer in models.build("cnn", CIFAR)) if n]
+    with_state = [n for n in (count(layer, True) for layer in models.build("cnn", CIFAR)) if n]
     norms = [128, 128, 256, 256, 512, 512, 512]
     weights = [896, 9248, 18496, 36928, 73856, 147584, 262272]
     assert with_state == [n for pair in zip(weights, norms, strict=True) for n in pair] + [1290]
 
 
-@pytest.mark.parametrize("name", ["lenet", "cnn", "resnet20", "densenet40", "series-cnn", "ncf"])
+@pytest.mark.parametrize("name", ["small-cnn", "lenet", "cnn", "resnet20", "densenet40", "series-cnn", "ncf"])
 def test_a_model_that_does_not_fit_says_so(name: str) -> None:
     with pytest.raises(models.ModelError, match="words"):
         models.build(name, WORDS)
@@ -70,7 +74,7 @@ def test_the_wrong_number_of_outputs_is_seen() -> None:
     ("name", "sentence"),
     [
         ("resnet21", "did you mean resnet20"),
-        ("quux!", "known: cnn, lenet"),
+        ("quux!", "known: logistic, mlp, mlp-wide, small-cnn, char-lstm, cnn"),
         ("no.such.module:Net", "cannot be imported"),
         ("torch.nn:NoSuchLayer", "cannot be imported"),
         ("datetime:date", "cannot be built"),
@@ -83,7 +87,7 @@ def test_unknown_models(name: str, sentence: str) -> None:
 
 
 def test_a_module_by_import_path() -> None:
-    assert models.count(models.build("perbit.sim.models.tables:Logistic", TABLE)) == 248
+    assert count(models.build("perbit.sim.models.simple:Logistic", TABLE)) == 248
     identity = models.build("torch.nn:Identity", Info("two", "tabular", (2,), 2))
     assert isinstance(identity, torch.nn.Identity)
 
@@ -130,7 +134,7 @@ def test_ncf_gradients_are_sparse_by_nature() -> None:
     rng = np.random.default_rng(0)
     x = np.stack([rng.integers(0, 943, 500), rng.integers(0, 1682, 500)], axis=1)
     films = Split(x, rng.integers(0, 2, 500))
-    ((_, tensors),) = gradients.collect(Dataset(FILMS, films, films), "ncf", 2, batch=64)
+    ((_, tensors),) = gradients.collect(Dataset(FILMS, films, films, objective=HitRate()), "ncf", 2, batch=64)
     touched = np.any(tensors["item_factors.weight"] != 0, axis=1)
     assert 0 < touched.sum() <= 64
 
@@ -138,12 +142,11 @@ def test_ncf_gradients_are_sparse_by_nature() -> None:
 def test_loss_and_score_of_each_kind() -> None:
     logits = torch.tensor([[4.0, 0.0], [0.0, 4.0], [4.0, 0.0]])
     y = torch.tensor([0, 1, 1])
-    assert objective.n_right("image", logits, y) == (2, 3)
-    assert objective.n_right("text", logits[None], y[None]) == (2, 3)
-    assert float(objective.loss("text", logits[None], y[None])) == pytest.approx(
-        float(objective.loss("image", logits, y))
-    )
+    classes, hits = Objective(), HitRate()
+    assert classes.n_right(logits, y) == classes.n_right(logits[None], y[None]) == (2, 3)
+    assert float(classes.loss(logits, y)) == pytest.approx((4 + 3 * np.log1p(np.exp(-4))) / 3)
+    assert float(classes.loss(logits[None], y[None])) == pytest.approx(float(classes.loss(logits, y)))
     scores = torch.zeros(200)
     scores[0], scores[100:] = 1.0, torch.arange(100)
-    assert objective.n_right("ratings", scores, torch.zeros(200)) == (1, 2)
-    assert float(objective.loss("ratings", torch.zeros(4), torch.tensor([0, 1, 1, 0]))) == pytest.approx(np.log(2))
+    assert hits.n_right(scores, torch.zeros(200)) == (1, 2)
+    assert float(hits.loss(torch.zeros(4), torch.tensor([0, 1, 1, 0]))) == pytest.approx(np.log(2))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perbit.sim.data.dataset import Split
+from perbit.sim.data import Split
 from perbit.sim.partition import PartitionError, Parts, dirichlet, iid, natural, partition, shards
 
 N_CLASSES = 10
@@ -100,13 +100,6 @@ def test_natural_keeps_people_whole() -> None:
     owners = [set(data.group[part].tolist()) for part in few]
     assert sum(map(len, owners)) == 40
     assert max(map(len, few)) < 1.3 * min(map(len, few))
-
-
-def test_natural_joins_people_with_too_few_samples() -> None:
-    data = Split(np.zeros((12, 1)), np.zeros(12, int), np.array([0] * 5 + [1] * 5 + [2, 3]))
-    parts = natural(data, minimum=3)
-    assert [len(part) for part in parts] == [6, 6]
-    assert_complete(parts, 12)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from perbit import kernels, testing
 from perbit.coding.bits import Reader, varint
 from perbit.coding.codec import Rest
 from perbit.coding.families import tables
-from perbit.coding.families.fp import fp4, fp8
 from perbit.coding.families.modelled import modelled
 from perbit.coding.values import Floats
 from perbit.errors import DecodeError, SpecError
@@ -45,10 +44,6 @@ def symbols_of(x: np.ndarray, spec: str) -> tuple[np.ndarray, int]:
 
 
 # --- fp
-
-
-def test_fp_presets() -> None:
-    assert (str(fp4()), str(fp8(reconstruct="centroid"))) == ("fp(2, 1)", 'fp(5, 2, reconstruct="centroid")')
 
 
 @pytest.mark.parametrize(

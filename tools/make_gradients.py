@@ -13,8 +13,9 @@ from pathlib import Path
 import torch
 
 from perbit import files
-from perbit.sim import gradients
-from perbit.sim.data import load, store
+from perbit.sim.data import load
+from perbit_papers import gradients
+from perbit_papers.data import store
 
 
 def cnn(out: Path) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 
 from perbit.gennorm import GenNorm, optimal_scale, paper_scale_fp4, paper_scale_fp8
 from perbit.gennorm.lowfloat import mse
-from perbit.report.results import RESULTS, verdict, write_json
 from perbit.report.style import COLOURS, picture
+from perbit_papers.results import RESULTS, verdict, write_json
 
 BETAS = np.round(np.arange(0.3, 2.201, 0.05), 2)
 FP4, FP8 = (2, 1), (5, 2)  # exponent and mantissa bits

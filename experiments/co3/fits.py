@@ -17,8 +17,8 @@ from typing import Any
 from perbit import files
 from perbit.report.fit_picture import COLOUR, LABELS, draw_histogram
 from perbit.report.fits import FAMILIES, TensorFit, fit_tensor
-from perbit.report.results import RESULTS, verdict, write_json
 from perbit.report.style import COLOURS, MARKERS, picture
+from perbit_papers.results import RESULTS, verdict, write_json
 
 LIMIT = "these are single mini-batches of the first epoch, the paper follows deeper networks for 150 epochs"
 Steps = dict[int, dict[str, TensorFit]]

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from perbit.coding.families.bloom import Bloom
+from perbit_papers.bloom import expected_fpr
 
 AT_LEAST = 16_000  # positions, so that the rate can be measured to a few percent
 SMALLEST = 400_000  # values
@@ -45,7 +46,7 @@ def measure(density: float, fpr: float, layout: str) -> dict[str, Any]:
         "layout": layout,
         "hashes": filter_.hashes,
         "bits_per_position": 8 * filter_.filter_bytes(k) / k,
-        "fpr_formula": filter_.expected_fpr(k),
+        "fpr_formula": expected_fpr(filter_, k),
         "fpr_measured": float(np.mean(rates)),
         "p1_true": float(np.mean(shares["p1"])),
         "p2_true": float(np.mean(shares["p2"])),

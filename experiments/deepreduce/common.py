@@ -50,7 +50,7 @@ class Row:
 def options(description: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
-        "--gradients", type=Path, required=True, help="folder of the .npz files that perbit.sim.gradients makes"
+        "--gradients", type=Path, required=True, help="folder of the .npz files that tools/make_gradients.py makes"
     )
     parser.add_argument("--output", type=Path, default=Path("results/deepreduce"), help="folder for JSON and PNG")
     return parser.parse_args()

@@ -19,8 +19,8 @@ import numpy as np
 import perbit
 from perbit import files
 from perbit.gennorm import fit
-from perbit.report.results import RESULTS, verdict, write_json
 from perbit.report.style import COLOURS, picture
+from perbit_papers.results import RESULTS, verdict, write_json
 
 Tensors = dict[str, Any]
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from perbit.gennorm import design, design_uniform
-from perbit.report.results import RESULTS, verdict, write_json
+from perbit.gennorm import design
 from perbit.report.style import COLOURS, picture
+from perbit_papers.results import RESULTS, verdict, write_json
+from perbit_papers.uniform import design_uniform
 
 BETAS = np.round(np.arange(0.5, 1.001, 0.025), 3)
 SETTINGS = [(bits, m) for bits in (2, 3) for m in (2, 4)]

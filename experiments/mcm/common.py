@@ -11,8 +11,7 @@ from typing import Any
 
 from perbit.files import write_atomically
 from perbit.protocols import presets
-from perbit.report import convex as report
-from perbit.sim.convex import Problem, Settings, load, prepare, run
+from perbit_papers.convex import Problem, Settings, load, prepare, report, run
 
 BATCH = {"a9a": 50, "phishing": 50, "w8a": 12}
 S1 = "qsgd(1, bucket=0) | rans"

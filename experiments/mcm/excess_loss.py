@@ -11,7 +11,7 @@ from typing import Any
 
 from common import BATCH, dataset, measure, options, save
 
-from perbit.sim.convex import Settings
+from perbit_papers.convex import Settings
 
 TEXT = {
     "a9a": {"sgd": -3.5, "diana": -2.7, "mcm": -2.7, "dore": -1.8},

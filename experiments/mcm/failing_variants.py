@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from common import BATCH, dataset, measure, options, save
 
-from perbit.sim.convex import Settings
+from perbit_papers.convex import Settings
 
 VARIANTS = ("mcm", "update_compression", "model_compression", "model_difference", "ghost")
 

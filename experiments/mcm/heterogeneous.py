@@ -11,7 +11,7 @@ from typing import Any
 
 from common import dataset, measure, options, save
 
-from perbit.sim.convex import Settings, synthetic
+from perbit_papers.convex import Settings, synthetic
 
 ALGORITHMS = ("sgd", "qsgd", "diana", "artemis", "mcm")
 

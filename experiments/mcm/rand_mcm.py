@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from common import BATCH, S2, dataset, measure, options, save
 
-from perbit.sim.convex import Settings
+from perbit_papers.convex import Settings
 
 RUNS = (
     ("sgd", "sgd", {}),

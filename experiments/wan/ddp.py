@@ -22,8 +22,8 @@ import pair
 import torch
 import torch.distributed as dist
 
-from perbit.report.results import RESULTS, write_json
 from perbit.report.style import COLOURS, MARKERS, picture
+from perbit_papers.results import RESULTS, write_json
 
 METHODS = ("float32", "float16", "PowerSGD(4)", "qsgd(15) | rans", "topk(0.01) | fp16", "topk(0.001) | fp16")
 WIDTH = 1024

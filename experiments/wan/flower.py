@@ -26,7 +26,7 @@ from typing import Any
 from links import Links, LinksUnavailableError, require
 from meter import Meter
 
-from perbit.report.results import write_json
+from perbit.files import write_json
 from perbit.report.style import COLOURS, picture
 
 APP = Path(__file__).parent / "mnist_app"

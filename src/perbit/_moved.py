@@ -21,7 +21,11 @@ NEW_NAMES = {
     "perbit.rules": "perbit.plan.rules",
     "perbit.budget": "perbit.plan.budget",
 }
-GONE = {"perbit.deepreduce": "it belongs to the paper's reproduction now: experiments/deepreduce/dr_notation.py"}
+GONE = {
+    "perbit.deepreduce": "it belongs to the paper's reproduction now: experiments/deepreduce/dr_notation.py",
+    "perbit.sim.convex": "it is perbit_papers.convex now: pip install perbit-papers",
+    "perbit.sim.gradients": "it is perbit_papers.gradients now: pip install perbit-papers",
+}
 
 
 class _Moved(MetaPathFinder, Loader):

@@ -7,8 +7,10 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import perbit
+from perbit import plugins
 from perbit.commands.common import EXIT_OK, EXIT_STOPPED, EXIT_USAGE
 from perbit.errors import PerbitError, Stopped
 
@@ -26,16 +28,14 @@ COMMANDS = {
     "fit": "fit normal, Laplace and GenNorm to every tensor of a file",
     "rd": "distortion against real bits of many specs, beside the R(D) bound",
     "budget": "find the ? of a spec so that the frame fills a budget",
-    "convex": "run distributed algorithms side by side on a convex problem",
-    "data": "get data sets by package name, or list what is there",
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code says how it went."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    options = _parser(arguments).parse_args(arguments)
     try:
+        options = _parser(arguments).parse_args(arguments)
         code = int(options.run(options))
         sys.stdout.flush()
         return code
@@ -54,13 +54,27 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="perbit", description="Gradients and model updates as the fewest real bytes.")
     parser.add_argument("--version", action="version", version=f"perbit {perbit.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, summary in COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=summary.capitalize() + ".")
-        if name in arguments:
-            module = importlib.import_module(f"perbit.commands.{name}")
+    asked = next((word for word in arguments if not word.startswith("-")), "")
+    known = COMMANDS if asked in COMMANDS else COMMANDS | _others()
+    if asked and asked not in known:
+        raise PerbitError(plugins.unknown("command", asked, COMMANDS))
+    for name, summary in known.items():
+        command = commands.add_parser(name, help=summary)
+        if name == asked:
+            module = _module(name)
+            command.description = module.__doc__
             module.add_options(command)
             command.set_defaults(run=module.run)
     return parser
+
+
+def _others() -> dict[str, str]:
+    """The commands of other packages; nothing is loaded to list them."""
+    return {name: f"comes from {owner}" for name, owner in plugins.offered("command").items() if name not in COMMANDS}
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"perbit.commands.{name}") if name in COMMANDS else plugins.find("command", name)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Arrays in files: .npy, .npz and .safetensors in, the same out; every file is written whole or not at all."""
+"""Arrays in files: .npy, .npz and .safetensors in, the same out; JSON out; every file is written whole or not at all."""
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import zipfile
@@ -40,6 +41,20 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         if isinstance(error, OSError):
             raise FileError(f"cannot write {path}: {error.strerror or error}") from error
         raise
+
+
+def make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"cannot make the folder {folder}: {error.strerror}") from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Readable JSON, whole or not at all; the folder is made if it is missing."""
+    make_folder(path.parent)
+    data = (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
+    write_atomically(path, lambda file: file.write(data))
 
 
 def _umask() -> int:

@@ -43,15 +43,8 @@ _MAKERS: dict[str, Callable[[np.random.Generator, int], Any]] = {
     "ternary": lambda rng, n: rng.integers(-1, 2, n),
 }
 _EVERYTHING = tuple(_MAKERS)
-_TAME = (
-    "normal",
-    "heavy",
-    "constant",
-    "sparse",
-    "positive",
-    "tiny",
-    "ternary",
-)  # where float32 neither over- nor underflows
+# where float32 neither over- nor underflows
+_TAME = ("normal", "heavy", "constant", "sparse", "positive", "tiny", "ternary")
 
 
 @st.composite

@@ -17,15 +17,6 @@ def memory_rate(omega: float) -> float:
     return 1 / (2 * (omega + 1))
 
 
-def memory_rate_bound(omega_down: float) -> float:
-    """α ≤ 1/(4ω): the largest downlink rate MCM's Theorem 5 allows (at most 1).
-
-    >>> memory_rate_bound(2.0), memory_rate_bound(0.0)
-    (0.125, 1.0)
-    """
-    return min(1.0, 1 / (4 * omega_down)) if omega_down > 0 else 1.0
-
-
 def step_unidirectional(L: float, n_clients: int, omega_up: float) -> float:
     """γ ≤ 1/(2L(1 + ω_up/N)): QSGD and DIANA.
 
@@ -64,21 +55,3 @@ def step_ghost(L: float, n_clients: int, omega_up: float, omega_down: float) -> 
     0.16666666666666666
     """
     return 1 / (2 * L * max(1 + omega_up / n_clients, 1 + omega_down))
-
-
-def variance_factor_mcm(L: float, gamma: float, omega_up: float, omega_down: float) -> float:
-    """Φ(γ) = (1 + ω_up)(1 + 64γLω_down²): MCM's stationary variance over γσ²/(Nb), at most.
-
-    >>> variance_factor_mcm(1.0, 0.0, 3.0, 5.0)
-    4.0
-    """
-    return (1 + omega_up) * (1 + 64 * gamma * L * omega_down**2)
-
-
-def variance_factor_degraded(omega_up: float, omega_down: float) -> float:
-    """(1 + ω_up)(1 + ω_down): the same for algorithms that step with the compressed aggregate.
-
-    >>> variance_factor_degraded(3.0, 5.0)
-    24.0
-    """
-    return (1 + omega_up) * (1 + omega_down)

@@ -9,13 +9,14 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, ClassVar
 
 import numpy as np
 
 from perbit.channels.base import State
 from perbit.channels.layout import Layout
 from perbit.channels.tree import freeze, leaves, rebuilt
+from perbit.coding.bits import bytes_of
 from perbit.files import FileError
 
 ClientId = Hashable
@@ -25,6 +26,7 @@ class Store(ABC):
     """The states of all clients; one that was never put holds `first`."""
 
     first: Any
+    is_final: ClassVar[bool] = False  # whether `put` changes the store itself
 
     @abstractmethod
     def __len__(self) -> int:
@@ -86,11 +88,13 @@ class OnDisk(Store):
         cached: so many of the latest states are also held in memory.
     """
 
+    is_final = True
+
     def __init__(self, folder: Path, first: State, cached: int = 4) -> None:
         self.first, self.cached = first, cached
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = tempfile.TemporaryFile(dir=folder, prefix="perbit-")  # noqa: SIM115  open as long as the store is
+            self._file = tempfile.TemporaryFile("w+b", 0, dir=folder, prefix="perbit-")  # noqa: SIM115  as long as the store
         except OSError as error:
             raise FileError(f"cannot keep memories in {folder}: {error.strerror}") from error
         weakref.finalize(self, self._file.close)
@@ -107,32 +111,55 @@ class OnDisk(Store):
             return self._latest[client]
         if client not in self._heads:
             return self.first  # type: ignore[no-any-return]
-        head = self._heads[client]
+        head, values = self._heads[client], np.empty(sum(self._heads[client].sizes), np.float32)
         self._file.seek(self._row_bytes * head.row)
-        values = np.frombuffer(self._file.read(4 * sum(head.sizes)), np.float32)
+        _fill(self._file, bytes_of(values))
         memory = rebuilt(self.first.memory, np.split(values, np.cumsum(head.sizes[:-1], dtype=int)))
-        return State(head.layout, head.sequence, head.link, freeze(memory))
+        state = State(head.layout, head.sequence, head.link, freeze(memory))
+        self._remember(client, state)
+        return state
 
     def put(self, changed: Mapping[Any, State], gone: Iterable[ClientId] = ()) -> Store:
         for client, state in changed.items():
             row = self._heads[client].row if client in self._heads else self._new_row()
             self._file.seek(self._row_bytes * row)
             for array in leaves(state.memory):
-                self._file.write(array.tobytes())
+                _drain(self._file, bytes_of(np.ascontiguousarray(array)))
             sizes = tuple(array.size for array in leaves(state.memory))
             self._heads[client] = _Head(row, state.layout, state.sequence, state.link, sizes)
-            self._latest[client] = state
-            self._latest.move_to_end(client)
+            self._remember(client, state)
         for client in gone:
             if client in self._heads:
                 self._free.append(self._heads.pop(client).row)
             self._latest.pop(client, None)
+        return self
+
+    def _remember(self, client: ClientId, state: State) -> None:
+        self._latest[client] = state
+        self._latest.move_to_end(client)
         while len(self._latest) > self.cached:
             self._latest.popitem(last=False)
-        return self
 
     def _new_row(self) -> int:
         return self._free.pop() if self._free else len(self._heads)
+
+
+def _fill(file: IO[bytes], target: memoryview) -> None:
+    """Read until the target is full; one call may bring less."""
+    while len(target):
+        n_bytes = file.readinto(target)  # type: ignore[attr-defined]
+        if not n_bytes:
+            raise FileError("the file with the clients' memories is shorter than it was written")
+        target = target[n_bytes:]
+
+
+def _drain(file: IO[bytes], source: memoryview) -> None:
+    """Write all of the source; one call may take less."""
+    try:
+        while len(source):
+            source = source[file.write(source) :]
+    except OSError as error:
+        raise FileError(f"cannot keep the clients' memories: {error.strerror}") from error
 
 
 def store_in(folder: str | Path | None, first: State) -> Store:
@@ -141,7 +168,8 @@ def store_in(folder: str | Path | None, first: State) -> Store:
 
 
 class Changes:
-    """A store and what has changed since: written to it together, at the end of a round."""
+    """A store and what has changed since: written to it together, at the end of a round, but at once to a store on disk, so that the
+    memories of a round's clients do not pile up."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -154,8 +182,11 @@ class Changes:
         return self.store.first if client in self._gone else self.store.get(client)
 
     def put(self, client: ClientId, state: Any) -> None:
-        self._changed[client] = state
         self._gone.discard(client)
+        if self.store.is_final:
+            self.store.put({client: state})
+        else:
+            self._changed[client] = state
 
     def remove(self, client: ClientId) -> None:
         self._changed.pop(client, None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 import perbit
@@ -28,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
     perbit.set_threads(options.threads)
     rows = bench.run(options.n, options.repeats, options.only, progress=not options.json)
     if options.output:
-        files.write_atomically(options.output, lambda file: file.write(json.dumps(rows, indent=2).encode()))
+        files.write_json(options.output, rows)
     if options.json:
         print_json(rows)
     return EXIT_OK

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -46,18 +47,11 @@ def run(n: int, repeats: int, only: str | None = None, progress: bool = True) ->
     rows = []
     if progress:
         print(f"back end {kernels.active()}, {perbit.get_threads()} thread(s), best of {repeats}; memcpy = 1.00")
-    for case in cases(n, only or ""):
-        row = measure(case, repeats)
+    memory = memory_rows(n) if not only or only in "memory" else ()
+    for row in chain((measure(case, repeats) for case in cases(n, only or "")), memory):
         rows.append(row)
         if progress:
             print(_line(row), flush=True)
-    if not only or only in "memory":
-        for row in memory_rows(n):
-            rows.append(row)
-            if progress:
-                print(
-                    f"{row['name']:<44}{row['share_of_input']:>8.1%} of the input, beyond input and output", flush=True
-                )
     return rows
 
 
@@ -86,6 +80,8 @@ def measure(case: Case, repeats: int) -> dict[str, Any]:
 
 
 def _line(row: dict[str, Any]) -> str:
+    if "share_of_input" in row:
+        return f"{row['name']:<44}{row['share_of_input']:>8.1%} of the input, beyond input and output"
     peers = ", ".join(f"{ratio:.3g} x {peer}" for peer, ratio in row["times_peer"].items())
     return f"{row['name']:<44}{row['milliseconds']:>9.3f} ms {row['times_memcpy']:>7.2f}  {peers or row['note']}"
 
@@ -140,12 +136,11 @@ def _middles(codebook: F32) -> F32:
 
 
 def selection_cases(n: int) -> Iterator[Case]:
-    peers_of: Callable[[F32, int], dict[str, Run]] = _torch_topk
     for size in (4_000_000, n):
         x = gradient(size)
         for ratio in (0.001, 0.01, 0.1):
             k = int(size * ratio)
-            peers = peers_of(x, k) if size == 4_000_000 else {}
+            peers = _torch_topk(x, k) if size == 4_000_000 else {}
             yield Case(f"select: top {ratio:.1%} of {size // 1_000_000} M", size, partial(K.top_k, x, k), peers)
     x = gradient(n)
     positions = K.top_k(x, n // 100)
@@ -197,13 +192,7 @@ def coder_cases(_: int) -> Iterator[Case]:
         encode_peers, decode_peers = _coder_peers(symbols, counts, levels)
         name = f"{levels} symbols"
         yield Case(f"rans: encode {name}", n, partial(K.rans_encode, symbols, freqs, bits), encode_peers, ours)
-        yield Case(
-            f"rans: decode {name}",
-            n,
-            partial(K.rans_decode, stream, freqs, bits, out),
-            decode_peers,
-            ours,
-        )
+        yield Case(f"rans: decode {name}", n, partial(K.rans_decode, stream, freqs, bits, out), decode_peers, ours)
         yield Case(f"huffman: encode {name}", n, partial(K.huffman_encode, symbols, lengths), note=theirs)
         yield Case(f"huffman: decode {name}", n, partial(K.huffman_decode, coded, lengths, out), note=theirs)
 

@@ -19,18 +19,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     found = registry.classes()
     if options.name:
-        cls = found.get(options.name) or type(
-            perbit.codec(options.name)
-        )  # the spec's own error names the closest match
+        cls = found.get(options.name) or type(perbit.codec(options.name))  # whose error names the closest match
         found = {cls.name: cls}
     rows = [
-        {
-            "name": cls.name,
-            "call": signature(cls),
-            "takes": cls.takes,
-            "gives": cls.gives,
-            "about": about(cls),
-        }
+        {"name": cls.name, "call": signature(cls), "takes": cls.takes, "gives": cls.gives, "about": about(cls)}
         for cls in found.values()
     ]
     if options.json:

@@ -9,15 +9,15 @@ from pathlib import Path
 from perbit.commands.common import EXIT_OK, json_option, positive, print_json
 from perbit.commands.progress import Display
 from perbit.commands.runfolder import run_folder
-from perbit.files import write_atomically
+from perbit.files import write_atomically, write_json
 from perbit.sim.compare import config, pool, summary
 from perbit.sim.compare.config import Comparison
-from perbit.sim.compare.jobs import check, jobs, n_cores, write_json
+from perbit.sim.compare.jobs import check, jobs, n_cores
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    built_in = ", ".join(config.BUILT_IN)
-    parser.add_argument("comparison", nargs="?", default="demo", help=f"a TOML file, or {built_in} (default: demo)")
+    said = "a TOML file, demo (default), or one of perbit-papers: cnn, co3, m22, …"
+    parser.add_argument("comparison", nargs="?", default="demo", help=said)
     parser.add_argument("--rounds", type=positive, help="other than the file says")
     parser.add_argument("--seeds", type=int, nargs="+", help="other than the file says")
     output_options(parser)

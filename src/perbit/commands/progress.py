@@ -78,14 +78,8 @@ class Display:
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False)
-        for head, side in (
-            ("method", "left"),
-            ("", "left"),
-            ("round", "right"),
-            ("accuracy", "right"),
-            ("sent", "right"),
-        ):
-            table.add_column(head, justify=side)  # type: ignore[arg-type]
+        for head in ("method", "", "round", "accuracy", "sent"):
+            table.add_column(head, justify="right" if head in ("round", "accuracy", "sent") else "left")
         table.add_column("", min_width=12)
         for row in self.rows:
             done = row.report.done / row.report.rounds if row.report else 0.0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from perbit import files
 from perbit.commands.common import EXIT_OK, print_json
 from perbit.commands.selection import ChoiceError, file_options, progress, tensors_of
 from perbit.report import rd
@@ -41,9 +42,9 @@ def run(options: argparse.Namespace) -> int:
         "curves": [asdict(curve) for curve in curves],
     }
     if options.output:
-        from perbit.report import rd_picture, results
+        from perbit.report import rd_picture
 
-        results.write_json(options.output / f"rd_{label}.json", result)
+        files.write_json(options.output / f"rd_{label}.json", result)
         rd_picture.draw(source, curves, options.m, options.output / f"rd_{label}.png")
     if options.json:
         print_json(result)

@@ -10,16 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from perbit.errors import Stopped
-from perbit.files import FileError
+from perbit.files import FileError, make_folder
 
 
 @contextmanager
 def run_folder(folder: Path) -> Iterator[None]:
     """Made if need be, and for this process alone: two writers would mix their lines. Ctrl-C and kill say how to go on."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"cannot make the folder {folder}: {error.strerror}") from error
+    make_folder(folder)
     try:
         with _locked(folder), _kill_is_ctrl_c():
             yield

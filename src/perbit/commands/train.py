@@ -79,11 +79,9 @@ def _parameter(text: str) -> tuple[str, Any]:
     key, _, value = text.partition("=")
     if not value:
         raise PerbitError(f"a parameter is written key=value, not {text!r}")
-    try:
-        return key, int(value)
-    except ValueError:
-        pass
-    try:
-        return key, float(value)
-    except ValueError:
-        return key, value
+    for kind in (int, float):
+        try:
+            return key, kind(value)
+        except ValueError:
+            continue
+    return key, value

@@ -48,19 +48,6 @@ def distortion_rate(beta: float, rate: ArrayLike) -> F64:
     return np.asarray(shannon_lower_bound(beta, rate) * 10 ** (np.exp(log_gap) / 10))
 
 
-def rate_distortion(beta: float, distortion: ArrayLike) -> F64:
-    """R(D) in bits per value, the inverse of `distortion_rate`; zero from the variance, 1, upwards.
-
-    >>> float(rate_distortion(2.0, 0.25).round(3))
-    1.0
-    """
-    d = np.asarray(distortion, np.float64)
-    if np.any(d <= 0):
-        raise ValueError("a distortion is positive")
-    grid = np.linspace(0.0, 16.0, 4097)
-    return np.interp(-np.log(d), -np.log(distortion_rate(beta, grid)), grid)
-
-
 @lru_cache(maxsize=64)
 def _gaps(beta: float) -> tuple[F64, F64]:
     """Rising rates, and the logarithm of the decibels by which the curve lies above Shannon's bound there."""

@@ -101,29 +101,26 @@ def fit_stats(
     return Fit(_maximum_likelihood(counts), share, n, method)
 
 
-def fit_normal(x: ArrayLike, mu: Centre = "mean") -> GenNorm:
-    """The normal distribution of the same mean (or zero mean) and variance: the maximum-likelihood fit.
+def fit_normal(x: ArrayLike) -> GenNorm:
+    """The normal distribution of the same mean and variance: the maximum-likelihood fit.
 
     >>> fit_normal([-1.0, 1.0]).std.__round__(12)
     1.0
     """
     values = np.ascontiguousarray(x, np.float32).reshape(-1)
     total, _, sum_sq, _, _ = K.moments(values, None)
-    centre = 0.0 if mu == "zero" else _finite(total) / values.size
+    centre = _finite(total) / values.size
     return GenNorm.normal(centre, math.sqrt(_finite(sum_sq) / values.size - centre * centre))
 
 
-def fit_laplace(x: ArrayLike, mu: Centre = "mean") -> GenNorm:
-    """The Laplace distribution of the same mean absolute deviation around the mean (likelihood: the median) or zero.
+def fit_laplace(x: ArrayLike) -> GenNorm:
+    """The Laplace distribution of the same mean absolute deviation around the mean (likelihood: the median).
 
-    >>> fit_laplace([-3.0, 1.0], mu="zero").alpha
+    >>> fit_laplace([-3.0, 1.0]).alpha
     2.0
     """
     values = np.ascontiguousarray(x, np.float32).reshape(-1)
-    total, sum_abs, _, _, _ = K.moments(values, None)
-    if mu == "zero":
-        return GenNorm.laplace(0.0, _finite(sum_abs) / values.size)
-    centre = _finite(total) / values.size
+    centre = _finite(K.moments(values, None)[0]) / values.size
     return GenNorm.laplace(centre, K.moments(values - np.float32(centre), None)[1] / values.size)
 
 

@@ -49,21 +49,6 @@ class GenNormSource:
         return np.asarray(self.dist.alpha * (3 * gammaincinv((m / 3 + 1) / beta, u)) ** (1 / beta))
 
 
-class UniformSource:
-    """The uniform density on [-√3, √3]."""
-
-    end = math.sqrt(3)
-
-    def log_density(self, x: F64) -> F64:
-        return np.full_like(x, -math.log(2 * self.end))
-
-    def moments(self, p: float, edges: F64) -> F64:
-        return np.diff(edges ** (p + 1)) / ((p + 1) * 2 * self.end)
-
-    def compand(self, m: float, u: F64) -> F64:
-        return np.asarray(self.end * u ** (1 / (m / 3 + 1)))
-
-
 def edges_of(half: F64, end: float = math.inf) -> F64:
     """The cell edges of positive levels: 0, the midpoints, the end of the support."""
     return np.concatenate([[0.0], (half[1:] + half[:-1]) / 2, [end]])
@@ -119,36 +104,23 @@ def _accept(source: Source, m: float, proposal: F64, error: float, fallback: F64
         return proposal if violation(source, m, proposal) < error else fallback
 
 
-def _symmetric(half: F64) -> F64:
+def quantizer(source: Source, m: float, bits: int) -> F64:
+    """The 2^bits levels, ascending and symmetric, for any source under the weight |x|^m."""
+    if not (0 <= m <= 8 and 1 <= bits <= 8):
+        raise ValueError(f"a magnitude-weighted quantizer needs 0 <= m <= 8 and 1 <= bits <= 8, got m={m}, bits={bits}")
+    half = solve(source, m, 1 << (bits - 1))
     levels = np.concatenate([-half[::-1], half])
     levels.flags.writeable = False
     return levels
 
 
-def _check(m: float, bits: int) -> None:
-    if not (0 <= m <= 8 and 1 <= bits <= 8):
-        raise ValueError(f"a magnitude-weighted quantizer needs 0 <= m <= 8 and 1 <= bits <= 8, got m={m}, bits={bits}")
-
-
 @lru_cache(maxsize=256)
 def design(beta: float, m: float, bits: int) -> F64:
-    """The 2^bits levels, ascending and symmetric, for unit-variance GenNorm(beta) under the weight |x|^m.
+    """The same for unit-variance GenNorm(beta).
 
     >>> design(1.0, 2, 2).round(4)
     array([-3.6027, -1.4717,  1.4717,  3.6027])
     """
-    _check(m, bits)
     if not 0.1 <= beta <= 10:
         raise ValueError(f"beta must lie in [0.1, 10], got {beta}")
-    return _symmetric(solve(GenNormSource(beta), m, 1 << (bits - 1)))
-
-
-@lru_cache(maxsize=256)
-def design_uniform(m: float, bits: int) -> F64:
-    """The same for the uniform density of unit variance (the figure of centroids against M in the paper on M-magnitude-weighted quantizers).
-
-    >>> (design_uniform(0, 2) / 3**0.5).round(6)
-    array([-0.75, -0.25,  0.25,  0.75])
-    """
-    _check(m, bits)
-    return _symmetric(solve(UniformSource(), m, 1 << (bits - 1)))
+    return quantizer(GenNormSource(beta), m, bits)

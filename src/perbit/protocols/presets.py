@@ -21,7 +21,7 @@ from perbit import theory
 from perbit.channels import Direct, ErrorFeedback, Layout, Momentum, Shifted, Summed, Warmup
 from perbit.coding.codec import as_pipeline
 from perbit.errors import SpecError
-from perbit.plan.plan import Plan, PlanLike, as_plan
+from perbit.plan.plan import Chooser, Plan, PlanLike, as_plan
 from perbit.protocols.downlinks import Averaged, CatchUp, PerClient, Shared, Versions, one_for_all
 from perbit.protocols.protocol import Protocol
 
@@ -147,12 +147,12 @@ def _predicted(up: PlanLike, alpha: float, decay: float) -> ErrorFeedback:
 
 @_preset()
 def deep_gradient_compression(
-    up: PlanLike = "topk(0.001)", down: PlanLike = RAW, momentum: float = 0.9, warmup_rounds: int = 0
+    up: PlanLike = "topk(0.01)", down: PlanLike = RAW, momentum: float = 0.9, warmup_rounds: int = 0
 ) -> Protocol:
     """Momentum correction, factor masking and warm-up around top-k with error feedback. Lin et al., ICLR 2018.
 
-    Differs from the paper: clipping is the caller's, momentum is heavy-ball (not Nesterov); the four warm-up stages
-    (25 %, 6.25 %, 1.56 %, 0.4 % kept) last `warmup_rounds` each.
+    Differs from the paper: it keeps 1 % instead of 0.1 % by default, which needs no warm-up; clipping is the caller's, momentum is
+    heavy-ball (not Nesterov); the four warm-up stages (25 %, 6.25 %, 1.56 %, 0.4 % kept) last `warmup_rounds` each.
     """
     stages = tuple((warmup_rounds, f"topk({ratio})") for ratio in (0.25, 0.0625, 0.015625, 0.004) if warmup_rounds)
     innermost = Warmup(stages, up) if stages else Direct(up)
@@ -312,13 +312,17 @@ def update_compression(up: PlanLike = QUANTIZE, down: PlanLike = QUANTIZE, alpha
 
 
 @_preset(two_way=True, bound=theory.step_mcm)
-def model_compression(up: PlanLike = QUANTIZE, down: PlanLike = QUANTIZE, alpha: float | None = None) -> Protocol:
+def model_compression(
+    up: PlanLike = QUANTIZE, down: PlanLike = "qsgd(31) | rans", alpha: float | None = None
+) -> Protocol:
     """ŵ_k = C(w_k) (α_down = 0): the noise does not vanish at the optimum. MCM's second failed attempt."""
     return Protocol.of("model_compression", Shifted(Direct(up), alpha), Direct(down))
 
 
 @_preset(two_way=True, bound=theory.step_mcm)
-def model_difference(up: PlanLike = QUANTIZE, down: PlanLike = QUANTIZE, alpha: float | None = None) -> Protocol:
+def model_difference(
+    up: PlanLike = QUANTIZE, down: PlanLike = "qsgd(15) | rans", alpha: float | None = None
+) -> Protocol:
     """ŵ_k = ŵ_{k-1} + C(w_k - ŵ_{k-1}) (α_down = 1): with ω > 1 the difference grows. MCM's third failed attempt.
 
     Differs from the paper: its γ in front of C is a slip.
@@ -403,12 +407,14 @@ def protocol_of(
         if up is not None or down is not None or options:
             raise SpecError("a protocol has its codecs already; give the name of a preset to choose others")
         return protocol
-    preset = preset_of("federated" if protocol is None else protocol)
+    protocol = protocol or "federated"
+    preset = preset_of(protocol)
     known = preset_options(preset)
     for key, value in options.items():
         if key not in known:
             raise SpecError(f"{key} is no parameter of {protocol}; it has {', '.join(known) or 'none'}")
-        if isinstance(value, str) != isinstance(known[key], str):
+        wants_text = isinstance(known[key], str)
+        if wants_text != isinstance(value, str | Chooser) and not (known[key] is None and isinstance(value, str)):
             raise SpecError(f"{key} cannot be {value!r}; {protocol} takes {known[key]!r} without it")
     given = {name: plan for name, plan in (("up", up), ("down", down)) if plan is not None}
     return preset.make(**given, **options)

@@ -22,6 +22,7 @@ from perbit.channels import Channel, Layout, State, Summed
 from perbit.channels.store import Changes, ClientId, Store, store_in
 from perbit.coding.bits import Piece
 from perbit.errors import DecodeError, EncodeError, SpecError
+from perbit.kernels import K
 from perbit.kernels.api import F32
 from perbit.protocols import downlinks
 from perbit.protocols.downlinks import Downlink, PerClient, Start, one_for_all
@@ -238,7 +239,7 @@ class Average:
 
     def __init__(self, protocol: Protocol, server: Server) -> None:
         self.protocol, self.server = protocol, server
-        self.uplinks = Changes(server.uplinks)
+        self.uplinks, self._n_clients = Changes(server.uplinks), max(1, server.n_clients)
         self.count = 0
         self._surprise = np.zeros(server.layout.n)  # sum of ĝ_i - h_i
         self._moved = np.zeros(
@@ -250,7 +251,8 @@ class Average:
         before = self.uplinks.get(client)
         value, after = self.protocol.uplink.receive(frame, before)
         flat, predicted = self._whole(before.layout, before.layout.flatten(value)), self._prediction(before)
-        if not np.abs(flat).max(initial=0) <= _LARGEST:
+        low, high, n_nonfinite = K.scan(flat)
+        if n_nonfinite or not max(-low, high, 0.0) <= _LARGEST:
             raise DecodeError(f"what client {client} sent is not finite, or too large to be summed up")
         self._surprise += flat if predicted is None else flat - predicted
         self.count += 1
@@ -280,16 +282,16 @@ class Average:
 
     @cached_property
     def _expected(self) -> F32 | None:
-        expected = self.server.expected
-        return None if expected is None else expected.astype(np.float32)
+        predicted = self.server.predicted
+        return None if predicted is None else (predicted / self._n_clients).astype(np.float32)
 
     @property
     def mean(self) -> F64:
         """Of everything taken up so far."""
         if not self.count:
             raise EncodeError("a round needs at least one client; keep the server as it is when none takes part")
-        expected, surprise = self.server.expected, self._surprise / self.count
-        return surprise if expected is None else expected + surprise
+        predicted, surprise = self.server.predicted, self._surprise / self.count
+        return surprise if predicted is None else predicted / self._n_clients + surprise
 
     def settled(self) -> Server:
         """The server that knows the new states of the uplinks."""

@@ -43,12 +43,12 @@ def draw_histogram(ax: Any, x: NDArray[Any], row: TensorFit) -> None:
     ax.legend(loc="upper right")
 
 
-def draw_distances(ax: Any, rows: list[TensorFit], p: int = 2) -> None:
-    """W_p/σ of each family by tensor."""
+def draw_distances(ax: Any, rows: list[TensorFit]) -> None:
+    """W₂/σ of each family by tensor."""
     for family, marker in zip(FAMILIES, MARKERS, strict=False):
-        heights = [(row.w2 if p == 2 else row.w1)[family] / row.sigma for row in rows]
+        heights = [row.w2[family] / row.sigma for row in rows]
         ax.plot(heights, marker=marker, color=COLOUR[family], label=LABELS[family])
-    ax.set(yscale="log", ylabel=f"W{'₁₂'[p - 1]} / σ", title="distance from the values")
+    ax.set(yscale="log", ylabel="W₂ / σ", title="distance from the values")
     name_ticks(ax, rows)
     ax.legend()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -83,13 +82,6 @@ def fit_tensor(name: str, x: NDArray[Any], method: Method = "moments") -> Tensor
         {family: wasserstein(values, dist, p=2) for family, dist in dists.items()},
         dists,
     )
-
-
-def fit_all(tensors: Mapping[str, NDArray[Any]], method: Method = "moments") -> Iterator[TensorFit]:
-    """The fits of all tensors that have one, as they are ready."""
-    for name, x in tensors.items():
-        if (row := fit_tensor(name, x, method)) is not None:
-            yield row
 
 
 def table_line(row: TensorFit | None, width: int) -> str:

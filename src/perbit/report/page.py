@@ -65,13 +65,10 @@ def _table(rows: Sequence[Row]) -> str:
         name, *numbers = map(escape, summary.cells(row))
         mark = f'<span class="swatch" style="background:{colour}"></span>{name}'
         cells = "".join(f"<td>{cell}</td>" for cell in (mark, *numbers))
-        lines.append(_line(cells, row is best))
+        kind = ' class="best"' if row is best else ""
+        lines.append(f"<tr{kind}>{cells}</tr>")
     head = "".join(f"<th>{escape(cell)}</th>" for cell in HEAD)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
-
-
-def _line(cells: str, is_best: bool) -> str:
-    return f'<tr class="best">{cells}</tr>' if is_best else f"<tr>{cells}</tr>"
 
 
 def _figure(figure: Figure) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from perbit.errors import PerbitError
 from perbit.report.curves import Curve
+from perbit.report.style import plotting
 from perbit.sim.compare.links import Link
 from perbit.sim.federated.runs import Outcome
 from perbit.sim.federated.settings import Method
@@ -50,29 +50,25 @@ def figures(curves: Sequence[Curve], links: Sequence[Link], outcomes: Sequence[O
     """All figures, in the order of the page."""
     shades = colours([curve.method for curve in curves])
 
-    def against_bytes(axis: Any) -> None:
-        _lines(axis, curves, shades, [curve.mb_up for curve in curves])
-        axis.set(xscale="log", xlabel="MB sent up, all clients (log scale)")
-
-    def against_rounds(axis: Any) -> None:
-        _lines(axis, curves, shades, [curve.rounds for curve in curves])
-        axis.set(xlabel="rounds")
-
-    def against_time(link: Link) -> Any:
+    def against(xs: Sequence[Any], **look: Any) -> Any:
         def draw(axis: Any) -> None:
-            _lines(axis, curves, shades, [curve.seconds[link.name] for curve in curves])
-            axis.set(xscale="log", xlabel=f"seconds at {link.name} (modelled transfer, log scale)")
+            _lines(axis, curves, shades, xs)
+            axis.set(**look)
 
         return draw
 
+    sent = against([curve.mb_up for curve in curves], xscale="log", xlabel="MB sent up, all clients (log scale)")
+    rounds = against([curve.rounds for curve in curves], xlabel="rounds")
     made = [
-        _figure("accuracy-bytes", "Accuracy against bytes sent up: further left is cheaper", against_bytes),
-        _figure("accuracy-rounds", "Accuracy against rounds", against_rounds),
+        _figure("accuracy-bytes", "Accuracy against bytes sent up: further left is cheaper", sent),
+        _figure("accuracy-rounds", "Accuracy against rounds", rounds),
     ]
     for link in links:
         name = "accuracy-time-" + "".join(c if c.isalnum() else "-" for c in link.name.lower()).strip("-")
         said = f"Accuracy against time at {link.name}: compute, encoding and decoding measured, transfer modelled"
-        made.append(_figure(name, said, against_time(link)))
+        label = f"seconds at {link.name} (modelled transfer, log scale)"
+        elapsed = against([curve.seconds[link.name] for curve in curves], xscale="log", xlabel=label)
+        made.append(_figure(name, said, elapsed))
     if outcomes[0]["fits"]:
         method = outcomes[0]["method"]["name"]
         said = f"GenNorm fits of one client's updates through training ({method}): β = 2 is Gaussian, 1 Laplace, lower is heavier-tailed"
@@ -121,9 +117,10 @@ def _figure(name: str, caption: str, draw: Any) -> Figure:
 
 
 def _png(draw: Any, theme: Theme) -> bytes:
-    plt = pyplot()
-    with plt.rc_context(_style(theme)):
-        figure, axis = plt.subplots(figsize=SIZE, layout="constrained")
+    matplotlib = plotting()
+    with matplotlib.rc_context(_style(theme)):
+        figure = matplotlib.figure.Figure(figsize=SIZE, layout="constrained")
+        axis = figure.subplots()
         figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)
         draw(axis)
         if axis.get_xscale() == "log":
@@ -132,7 +129,6 @@ def _png(draw: Any, theme: Theme) -> bytes:
         figure.legend(loc="outside lower center", ncols=2, fontsize=8.5, frameon=False)
         out = BytesIO()
         figure.savefig(out, format="png", dpi=DPI, metadata={"Software": None})
-        plt.close(figure)
     return out.getvalue()
 
 
@@ -149,15 +145,3 @@ def _style(theme: Theme) -> dict[str, Any]:
         "font.size": 10,
         **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), theme.text),
     }
-
-
-def pyplot() -> Any:
-    """matplotlib without a display, or a sentence about how to get it."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise PerbitError("the report needs matplotlib: pip install 'perbit[report]', or use --no-report") from None
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    return plt

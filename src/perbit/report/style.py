@@ -36,18 +36,24 @@ class MissingExtraError(PerbitError):
     """An optional package is not installed."""
 
 
+def plotting() -> Any:
+    """matplotlib, or a sentence about how to get it. Its `figure.Figure` needs no display."""
+    try:
+        import matplotlib.figure
+    except ImportError:
+        said = "pictures need matplotlib: pip install perbit[report], or go without them (--no-report, --no-plot)"
+        raise MissingExtraError(said) from None
+    return matplotlib
+
+
 @contextmanager
 def picture(path: Path, rows: int = 1, columns: int = 1, width: float = 8.0, height: float = 4.5) -> Iterator[Any]:
     """A figure with rows × columns axes to draw on; written as PNG at the end, the same bytes for the same picture."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError("pictures need matplotlib: pip install perbit[report]") from None
+    matplotlib = plotting()
     if path.suffix != ".png":
         raise files.FileError(f"pictures are written as .png, not {path.name}")
     with matplotlib.rc_context(_LOOK):
-        drawing = Figure(figsize=(width, height))
+        drawing = matplotlib.figure.Figure(figsize=(width, height))
         drawing.subplots(rows, columns, squeeze=False)
         yield drawing
         data = io.BytesIO()

@@ -7,7 +7,7 @@ import logging
 import secrets
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from zlib import crc32
 
 import numpy as np
@@ -108,6 +108,8 @@ class ServerSession:
     ) -> None:
         if max_clients is not None and max_clients < 1:
             raise SpecError(f"a session needs at least one client, got max_clients={max_clients}")
+        if absent not in get_args(Absent):
+            raise SpecError(f"absent clients are {' or '.join(get_args(Absent))}, got {absent!r}")
         check_sendable(protocol)
         self.protocol, self.population, self.absent = protocol, population, absent
         self.max_clients = max_clients

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from perbit.errors import PerbitError
-from perbit.sim.data.dataset import Array, Split
+from perbit.sim.data import Array, Split
 
 Parts = list[Array]  # the sample indices of each client, ascending
 
@@ -51,16 +51,12 @@ def shards(split: Split, n_clients: int, per_client: int = 2, seed: int = 0) -> 
     return _sorted([np.concatenate([pieces[i] for i in hand]) for hand in deal])
 
 
-def natural(split: Split, n_clients: int | None = None, seed: int = 0, minimum: int = 1) -> Parts:
-    """One client per person. With fewer clients than people, whole people are dealt out at random, the fullest to the emptiest.
-
-    People with fewer than `minimum` samples join the smallest client that has enough: no sample is lost.
-    """
+def natural(split: Split, n_clients: int | None = None, seed: int = 0) -> Parts:
+    """One client per person. With fewer clients than people, whole people are dealt out at random, the fullest to the emptiest."""
     if split.group is None:
         raise PartitionError("these data have no natural groups; use iid, dirichlet or shards")
     people = [np.flatnonzero(split.group == person) for person in np.unique(split.group)]
-    if n_clients is None:
-        n_clients = sum(len(part) >= minimum for part in people)
+    n_clients = len(people) if n_clients is None else n_clients
     if not 1 <= n_clients <= len(people):
         raise PartitionError(f"these data come from {len(people)} people; {n_clients} clients cannot be made of them")
     rng = np.random.default_rng(seed)
@@ -68,12 +64,7 @@ def natural(split: Split, n_clients: int | None = None, seed: int = 0, minimum: 
     held: list[list[Array]] = [[part] for part in people[:n_clients]]
     for part in people[n_clients:]:
         min(held, key=lambda hand: sum(map(len, hand))).append(part)
-    parts = _sorted([np.concatenate(hand) for hand in held])
-    if min(map(len, parts)) < minimum:
-        raise PartitionError(
-            f"{n_clients} clients of at least {minimum} samples cannot be made of whole people; take fewer"
-        )
-    return sorted(parts, key=lambda part: int(part[0]))
+    return sorted(_sorted([np.concatenate(hand) for hand in held]), key=lambda part: int(part[0]))
 
 
 def partition(kind: str, split: Split, n_clients: int | None = None, seed: int = 0) -> Parts:

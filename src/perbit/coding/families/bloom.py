@@ -27,7 +27,7 @@ from perbit.randomness import fold, random_positions
 _SEED_BYTES = 4
 _MIN_BYTES = 8  # of a filter: a handful of positions would fill fewer bits unevenly
 _MAX_BYTES = (1 << 29) - 1
-_WORD = 32  # bits of a block for each hash
+WORD = 32  # bits of a block for each hash
 _MAX_HASHES = {"standard": 32, "blocked": 8}
 
 
@@ -83,18 +83,7 @@ class Bloom(PositionCodec):
         if not self.blocked:
             return max(_MIN_BYTES, math.ceil(count * -math.log2(self.fpr) / math.log(2) / 8))
         load = _largest_load(self.fpr, self.hashes)
-        return max(2, math.ceil(count / load)) * self.hashes * _WORD // 8
-
-    def expected_fpr(self, count: int) -> float:
-        """The false-positive rate of a filter for `count` positions, by formula.
-
-        >>> round(Bloom(fpr=0.001).expected_fpr(10_000), 6), round(Bloom(fpr=0.6).expected_fpr(10_000), 2)
-        (0.001, 0.61)
-        """
-        n_bytes = self.filter_bytes(count)
-        if self.blocked:
-            return blocked_fpr(count, 8 * n_bytes // (self.hashes * _WORD), self.hashes)
-        return float((1 - (1 - 1 / (8 * n_bytes)) ** (self.hashes * count)) ** self.hashes)
+        return max(2, math.ceil(count / load)) * self.hashes * WORD // 8
 
     def encode(self, positions: U32, n: int) -> bytes:
         return self.transmit(positions, n, 0)[0]
@@ -152,7 +141,7 @@ def blocked_fpr(count: float, blocks: int, hashes: int) -> float:
     j = np.arange(1, min(int(count), int(load + 12 * math.sqrt(load)) + 30) + 1)
     ways = np.cumsum(np.log((count + 1 - j) / j))
     weights = np.exp(ways - j * math.log(blocks) + (count - j) * math.log1p(-1 / blocks))
-    return float(weights @ (1 - (1 - 1 / _WORD) ** j) ** hashes)
+    return float(weights @ (1 - (1 - 1 / WORD) ** j) ** hashes)
 
 
 @lru_cache

@@ -137,24 +137,6 @@ class Fp(Quantizer):
         return Dequantizer(table, prior=_prior(*self._format, check_shape(index, "fp"), spread))
 
 
-def fp4(**options: object) -> Fp:
-    """The 4-bit format of CO₃: {0, ±.5, ±1, ±1.5, ±2, ±3}.
-
-    >>> str(fp4(scale="paper"))
-    'fp(2, 1, "paper")'
-    """
-    return Fp(2, 1, **options)  # type: ignore[arg-type]
-
-
-def fp8(**options: object) -> Fp:
-    """The 8-bit format of CO₃: 247 numbers up to 57344.
-
-    >>> str(fp8())
-    'fp(5, 2)'
-    """
-    return Fp(5, 2, **options)  # type: ignore[arg-type]
-
-
 def _check_scale(codec: Fp) -> None:
     scale = codec.scale
     if isinstance(scale, str):

@@ -10,14 +10,7 @@ import numpy as np
 
 from perbit.coding.bits import Reader
 from perbit.coding.codec import Quantizer
-from perbit.coding.families.modelled import (
-    Modelled,
-    check_shape,
-    midpoints,
-    modelled,
-    scaled_table,
-    shape_and_sigma,
-)
+from perbit.coding.families.modelled import Modelled, check_shape, midpoints, modelled, scaled_table, shape_and_sigma
 from perbit.coding.registry import register
 from perbit.coding.values import Dequantizer, Floats, Quantized
 from perbit.errors import DecodeError

@@ -11,24 +11,16 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
+from perbit import plugins
 from perbit.errors import PerbitError
 from perbit.sim.compare.links import LINKS, Link
 from perbit.sim.federated.settings import Method, SettingsError, Task
 
 T = TypeVar("T")
-BUILT_IN = ("demo", "co3", "m22", "deepreduce", "mcm-deep", "mcm-cifar", "cnn", "feedback")
+OWN = ("demo",)
 _TOP = ("title", "seeds", "task", "methods", "links")
-_METHOD_KEYS = (
-    "name",
-    "protocol",
-    "up",
-    "down",
-    "small",
-    "budget_bits",
-    "whole_model",
-    "rules",
-)  # the others are the preset's parameters
-
+# Other keys of a method are the preset's parameters.
+_METHOD_KEYS = [field.name for field in fields(Method) if field.name != "options"]
 _KINDS = ((int, "a whole number"), (float, "a number"), (str, "a text in quotes"), (bool, "true or false"))
 
 
@@ -48,21 +40,18 @@ class Comparison:
 
 
 def load(name: str) -> Comparison:
-    """A built-in comparison by name, or a TOML file by path.
+    """A comparison by name, perbit's own or a plug-in's, or a TOML file by path.
 
     >>> load("demo").task.data
     'digits'
     """
-    if name in BUILT_IN:
-        text = resources.files("perbit.sim.compare").joinpath("configs", f"{name}.toml").read_text("utf-8")
-        return parse(text, f"{name}.toml")
     path = Path(name)
-    if not path.suffix and not path.exists():
-        close = difflib.get_close_matches(name, BUILT_IN, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"built in are {', '.join(BUILT_IN)}"
-        raise ConfigError(f"there is no comparison {name!r}; {hint}. A file of yours ends in .toml")
+    package = "perbit.sim.compare" if name in OWN else None if path.suffix else plugins.find("comparison", name)
+    if package is None and not path.suffix and not path.exists():
+        raise ConfigError(f"{plugins.unknown('comparison', name, OWN)} (a file of yours ends in .toml)")
+    source = path if package is None else resources.files(package).joinpath(f"{name}.toml")
     try:
-        return parse(path.read_text("utf-8"), str(path))
+        return parse(source.read_text("utf-8"), str(path) if package is None else f"{name}.toml")
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError:
@@ -135,12 +124,8 @@ class _Reader:
             raise ConfigError(f"{self.at(where, error.key)}: {error}") from None
 
     def typed(self, kind: Any, value: Any, where: tuple[str, int], key: str) -> Any:
-        if (
-            isinstance(value, list)
-            and value
-            and all(type(v) in (int, float) for v in value)
-            and kind not in (int, float, str)
-        ):
+        are_numbers = isinstance(value, list) and value and all(type(v) in (int, float) for v in value)
+        if are_numbers and kind not in (int, float, str):
             return tuple(map(float, value))
         if type(value) is int and kind not in (int, str, bool):
             return float(value)

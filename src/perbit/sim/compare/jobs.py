@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from perbit.files import write_atomically
 from perbit.sim.compare.config import Comparison
 from perbit.sim.compare.pool import Job
 from perbit.sim.federated import world
@@ -41,12 +38,7 @@ def slugs(names: Sequence[str]) -> list[str]:
 
 def check(comparison: Comparison) -> None:
     """Load the data, cut them up, build the model: what cannot run is said before anything is written."""
-    for seed in comparison.seeds[:1]:
-        world.build(comparison.task, seed)
-
-
-def write_json(path: Path, value: Any) -> None:
-    write_atomically(path, lambda file: file.write(json.dumps(value, indent=1).encode()))
+    world.build(comparison.task, comparison.seeds[0])
 
 
 def n_cores() -> int:

@@ -80,11 +80,8 @@ def halving(
                 f"no candidate fits {budget_mb:g} MB up over {task.rounds} rounds; the smallest needs about {smallest:.3g} MB"
             )
         say(until, fitting)
-        is_last = until == task.rounds
-        alive = [
-            t.method
-            for t in fitting[: len(fitting) if until == 1 and not is_last else max(2, -(-len(fitting) // KEEP))]
-        ]
+        n_left = len(fitting) if until == 1 < task.rounds else max(2, -(-len(fitting) // KEEP))
+        alive = [t.method for t in fitting[:n_left]]
     return fitting[0]
 
 

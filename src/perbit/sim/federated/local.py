@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from perbit.sim import objective
-from perbit.sim.data.dataset import Array, Dataset, Split
+from perbit.sim.data import Array, Dataset, Split
 from perbit.sim.federated.settings import Task
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-TEST_BATCH = 1000  # a multiple of 100: recommendation is judged in blocks of 100
+TEST_BATCH = 1000  # a multiple of 100: an objective may judge in blocks of 100
 
 
 def train(network: torch.nn.Module, data: Dataset, part: Array, task: Task, seed: int) -> None:
@@ -29,7 +28,7 @@ def train(network: torch.nn.Module, data: Dataset, part: Array, task: Task, seed
     optimiser = _optimiser(network, task)
     for x, y in _share_of_round(data, part, task, np.random.default_rng(seed)):
         optimiser.zero_grad()
-        loss = objective.loss(data.kind, network(x), y)
+        loss = data.objective.loss(network(x), y)
         for p, p0 in zip(network.parameters(), start, strict=False):
             loss = loss + task.prox / 2 * (p - p0).square().sum()
         loss.backward()  # type: ignore[no-untyped-call,unused-ignore]
@@ -46,12 +45,12 @@ def gradient(network: torch.nn.Module, data: Dataset, part: Array, task: Task, s
     network.zero_grad()
     chosen = np.random.default_rng(seed).permutation(part)[: task.batch]
     for x, y in _batches(data, chosen, task.batch):
-        objective.loss(data.kind, network(x), y).backward()  # type: ignore[no-untyped-call,unused-ignore]
+        data.objective.loss(network(x), y).backward()  # type: ignore[no-untyped-call,unused-ignore]
     _clip(network, task)
 
 
 def test(network: torch.nn.Module, data: Dataset) -> tuple[float, float]:
-    """(accuracy, loss) on the test part; for recommendation the accuracy is the hit rate at 10."""
+    """(accuracy, loss) on the test part; what accuracy is, the objective says."""
     import torch
 
     network.eval()
@@ -60,9 +59,9 @@ def test(network: torch.nn.Module, data: Dataset) -> tuple[float, float]:
     with torch.no_grad():
         for x, y in _batches(data, np.arange(len(data.test)), TEST_BATCH, data.test):
             outputs = network(x)
-            got, of = objective.n_right(data.kind, outputs, y)
+            got, of = data.objective.n_right(outputs, y)
             right, n = right + got, n + of
-            total += objective.loss(data.kind, outputs, y).item() * len(y)
+            total += data.objective.loss(outputs, y).item() * len(y)
     return right / n, total / len(data.test)
 
 

@@ -70,6 +70,4 @@ def _named(network: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _array(tensor: torch.Tensor) -> NDArray[Any]:
-    return np.array(
-        tensor.detach().numpy(), order="C"
-    )  # a copy, in the order of the indices whatever the memory format
+    return np.array(tensor.detach().numpy(), order="C")  # a copy, in the order of the indices

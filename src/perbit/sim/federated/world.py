@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perbit.channels import Layout
-from perbit.sim.data import load
-from perbit.sim.data.dataset import Array, Dataset
+from perbit.sim import models
+from perbit.sim.data import Array, Dataset, load
 from perbit.sim.federated import local, tensors
 from perbit.sim.federated.settings import SettingsError, Task
-from perbit.sim.gradients import seeded
 from perbit.sim.partition import partition
 
 if TYPE_CHECKING:
@@ -81,14 +80,13 @@ def build(task: Task, seed: int) -> World:
     data = _data(task.data, task.train_samples, task.test_samples)
     threads = one_thread()  # after the data: their loaders may bring libraries with threads of their own
     parts = partition(task.partition, data.train, task.clients, seed)
-    network = seeded(task.model, data, seed)
+    network = models.seeded(task.model, data.info, seed)
     if ":" not in task.model:  # pictures compute faster so; a user's own code may not expect it
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     _refuse_lone_samples(network, parts, task)
     first, counters = tensors.floats(network), tensors.counters(network)
-    local.train(
-        network, data, parts[0][:2], replace(task, local_epochs=1, local_steps=0), seed
-    )  # warms torch up: the first client is timed like the others
+    # Warms torch up: the first client is timed like the others.
+    local.train(network, data, parts[0][:2], replace(task, local_epochs=1, local_steps=0), seed)
     tensors.put(network, first | counters)
     layout = Layout.of(first)
     return World(data, parts, network, first, tensors.trainable(network, layout), tensors.variances(layout), threads)

@@ -1,36 +1,22 @@
-"""Models by name, or any torch.nn.Module by import path "package.module:Class". Torch loads when a model is built, not before."""
+"""Models by name, perbit's own or a plug-in's, or any torch.nn.Module by import path "package.module:Class". Torch loads when a model is built."""
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from perbit import plugins
 from perbit.errors import PerbitError
-from perbit.sim.data.dataset import Info
+from perbit.sim.data import Info
 
 if TYPE_CHECKING:
     import torch
 
-_HERE = "perbit.sim.models"
-MODELS: dict[str, str] = {
-    "cnn": f"{_HERE}.images:TableOneCNN",
-    "lenet": f"{_HERE}.lenet:LeNet",
-    "lenet-mnist": f"{_HERE}.lenet:MnistCNN",
-    "lenet-fashion": f"{_HERE}.lenet:FashionSimpleNet",
-    "resnet20": f"{_HERE}.images:ResNet20",
-    "densenet40": f"{_HERE}.images:DenseNet40",
-    "lstm": f"{_HERE}.sequences:NextWordLSTM",
-    "char-lstm": f"{_HERE}.sequences:CharLSTM",
-    "ncf": f"{_HERE}.tables:NeuMF",
-    "logistic": f"{_HERE}.tables:Logistic",
-    "mlp": f"{_HERE}.tables:MLP",
-    "mlp-wide": f"{_HERE}.tables:WideMLP",
-    "series-cnn": f"{_HERE}.sequences:SeriesCNN",
-}
+_SIMPLE = {"logistic": "Logistic", "mlp": "MLP", "mlp-wide": "WideMLP", "small-cnn": "SmallCNN"}
+MODELS = {name: f"perbit.sim.models.simple:{cls}" for name, cls in _SIMPLE.items()}
 
 
 class ModelError(PerbitError):
@@ -44,30 +30,30 @@ def build(name: str, info: Info) -> torch.nn.Module:
     return model
 
 
-def count(model: torch.nn.Module, moving_statistics: bool = False) -> int:
-    """Trainable parameters; with `moving_statistics`, batch norm's running means and variances too (Keras counts them)."""
-    n = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    if moving_statistics:
-        n += sum(b.numel() for b in model.buffers() if b.is_floating_point())
-    return n
+def seeded(name: str, info: Info, seed: int) -> torch.nn.Module:
+    """The same with weights drawn from this seed, in training mode; dropout continues from the same generator."""
+    import torch
+
+    torch.manual_seed(seed)
+    return build(name, info).train()
 
 
 def _find(name: str) -> Any:
     path = MODELS.get(name, name)
     if ":" not in path:
-        close = difflib.get_close_matches(name, MODELS, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(MODELS)}."
-        raise ModelError(f'there is no model {name}; {hint} A class of yours is named "package.module:Class".')
+        found = plugins.find("model", name)
+        if found is None:
+            said = plugins.unknown("model", name, MODELS)
+            raise ModelError(f'{said} (a class of yours is named "package.module:Class")')
+        return found
     module_name, _, attribute = path.partition(":")
     if path == name and (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)  # the user's own module, wherever perbit was started from
     try:
         return getattr(importlib.import_module(module_name), attribute)
-    except ModuleNotFoundError as error:
-        if error.name == "torch":
-            raise ModelError("models need the package torch: pip install perbit[torch]") from None
-        raise ModelError(f"the model {name} cannot be imported: {error}") from error
     except (ImportError, AttributeError) as error:
+        if getattr(error, "name", "") == "torch":
+            raise ModelError("models need the package torch: pip install perbit[torch]") from None
         raise ModelError(f"the model {name} cannot be imported: {error}") from error
 
 

@@ -1,0 +1,1 @@
+"""The comparisons of the papers, NAME.toml each: `perbit compare NAME`."""
