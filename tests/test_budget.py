@@ -16,6 +16,7 @@ from perbit.errors import BudgetError, SpecError
 from perbit.plan.budget import Budget, _search
 from perbit.plan.plan import Plan
 from perbit.plan.template import Template, whole_numbers
+from perbit_papers import counts
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +39,13 @@ def model() -> dict[str, np.ndarray]:
 def test_topk_bits_is_exact(d: int, data: st.DataObject) -> None:
     k = data.draw(st.integers(0, d))
     rate = data.draw(st.floats(0, 16))
-    assert perbit.topk_bits(d, k, rate) == pytest.approx(math.log2(math.comb(d, k)) + k * rate, abs=1e-9)
+    assert counts.topk_bits(d, k, rate) == pytest.approx(math.log2(math.comb(d, k)) + k * rate, abs=1e-9)
 
 
 @given(st.integers(1, 60), st.floats(0, 500), st.sampled_from([0.5, 1, 2, 3, 8, 16]))
 def test_solve_k_is_the_largest_on_the_rising_side_or_everything(d: int, n_bits: float, rate: float) -> None:
-    cost = [perbit.topk_bits(d, k, rate) for k in range(d + 1)]
-    k = perbit.solve_k(d, n_bits, rate)
+    cost = [counts.topk_bits(d, k, rate) for k in range(d + 1)]
+    k = counts.solve_k(d, n_bits, rate)
     assert cost[k] <= n_bits + 1e-9
     peak = int(np.argmax(cost))
     assert k == d or all(cost[j] > n_bits - 1e-9 for j in range(k + 1, peak + 1))
@@ -52,14 +53,14 @@ def test_solve_k_is_the_largest_on_the_rising_side_or_everything(d: int, n_bits:
 
 
 def test_the_listed_k_of_the_texts_leave_out_the_positions() -> None:
-    cost = [perbit.topk_bits(552_874, k, p) for k, p in ((250_000, 2), (31_250, 16), (62_500, 8))]
+    cost = [counts.topk_bits(552_874, k, p) for k, p in ((250_000, 2), (31_250, 16), (62_500, 8))]
     assert [round(bits / 1e6, 3) for bits in cost] == [1.049, 0.673, 0.781]
 
 
 @pytest.mark.parametrize("arguments", [(10, -1, 2), (10, 1, -2)])
 def test_negative_budgets_are_refused(arguments: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match="not negative"):
-        perbit.solve_k(*arguments)
+        counts.solve_k(*arguments)
 
 
 # --- templates -------------------------------------------------------------------------------------------------------

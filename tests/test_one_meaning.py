@@ -176,3 +176,13 @@ def test_a_plan_takes_text_or_codecs_in_every_place() -> None:
 def test_what_is_no_plan_is_said_at_once(make: Callable[[], object]) -> None:
     with pytest.raises(perbit.SpecError):
         make()
+
+
+def test_every_codec_of_a_plan_counts_when_feedback_and_catching_up_are_chosen() -> None:
+    """An unbiased default beside a biased codec for small tensors needs error feedback; a rule with an unbiased one needs exact catching up."""
+    up = perbit.presets.federated(up=perbit.Plan.of("qsgd(7) | rans", small="topk(0.01)")).uplink
+    assert isinstance(up, ErrorFeedback)
+    assert isinstance(perbit.presets.federated(up="qsgd(7) | rans").uplink, Direct)
+    mixed = perbit.Plan.of("topk(0.1)", rules={"w": "qsgd(1, bucket=0) | rans"})
+    assert type(perbit.presets.double_squeeze(down=mixed).downlink).__name__ == "Shared"
+    assert type(perbit.presets.double_squeeze(down="topk(0.1)").downlink).__name__ == "Followed"

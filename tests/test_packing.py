@@ -126,7 +126,9 @@ def test_equal_arrays_that_are_not_shared_stay_apart(tmp_path: Path) -> None:
     assert one is not two
 
 
-@pytest.mark.parametrize("value", [object(), {1, 2}, np.float32(1), 1j, Path("x"), lambda: 0], ids=repr)
+@pytest.mark.parametrize(
+    "value", [object(), {1, 2}, np.float32(1), 1j, Path("x"), lambda: 0], ids=lambda value: type(value).__name__
+)
 def test_what_cannot_be_written_says_so(value: Any, tmp_path: Path) -> None:
     with pytest.raises(perbit.EncodeError, match="cannot write down"):
         to_text((value,))

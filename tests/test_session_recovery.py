@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 import perbit
 from perbit.channels import packing
 from perbit.channels.packing import restore, save
+from perbit.files import FileError
 from perbit.protocols.downlinks import Versions
 from perbit.protocols.protocol import Protocol
 from perbit.session import ClientSession, ResyncNeeded, ServerSession, StaleAnswer, protocol_of
@@ -49,8 +51,11 @@ def test_a_client_outlives_its_process(protocol: str, tmp_path: Path) -> None:
     assert again.digest == client.digest == server.digest("c")
     exchange(server, "c", again, noisy(5), lambda x: x)
     assert server.n_resyncs == 0
-    anchor = ["anchor.npz"] if isinstance(server.protocol.downlink, Versions) else []
-    assert sorted(path.name for path in (tmp_path / "own").iterdir()) == anchor + STATES
+    assert isinstance(server.protocol.downlink, Versions)
+    anchor, *states = sorted(path.name for path in (tmp_path / "own").iterdir())
+    assert anchor.startswith("anchor-")
+    assert states == STATES
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "own").iterdir())
     assert (tmp_path / "own").stat().st_mode & 0o077 == 0  # a model and its residuals are nobody else's business
 
 
@@ -149,9 +154,9 @@ def test_a_lost_or_wrong_anchor_is_healed(how: str, tmp_path: Path) -> None:
     other = tmp_path / "other"
     if how == "another":
         started(other, protocol="federated", rounds=1)
-        (other / "anchor.npz").replace(tmp_path / "anchor.npz")
+        next(other.glob("anchor-*")).replace(next(tmp_path.glob("anchor-*")))
     else:
-        harm(tmp_path / "anchor.npz", how)
+        harm(next(tmp_path.glob("anchor-*")), how)
     for i in range(3):
         assert exchange(server, "c", ClientSession(tmp_path), noisy(3 + i), lambda x: x) is not None
     assert server.n_resyncs <= 1
@@ -228,10 +233,12 @@ def test_an_unwritable_folder_leaves_the_client_where_it_was(tmp_path: Path) -> 
 
 def test_what_a_killed_writer_left_is_removed_and_what_others_keep_stays(tmp_path: Path) -> None:
     started(tmp_path, protocol="federated")
-    for name in (".state-0.npz.abcd", ".anchor.npz.x", "notes.txt"):
+    for name in (".state-0.npz.abcd", ".anchor-00.npz.x", "notes.txt"):
         (tmp_path / name).write_bytes(b"x")
     ClientSession(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["anchor.npz", "notes.txt", *STATES]
+    anchor, *others = sorted(path.name for path in tmp_path.iterdir())
+    assert anchor.startswith("anchor-")
+    assert others == ["notes.txt", *STATES]
     (tmp_path / ".state-1.npz.efgh").write_bytes(b"x")
     ClientFiles(tmp_path).remove()
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
@@ -487,3 +494,25 @@ def test_the_reader_of_files_says_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(perbit.files.FileError, match="cannot read"):
         restore(tmp_path / "b.npz", ())
     assert packing.restore(tmp_path / "a.npz", (), "mine") == (1, 2)
+
+
+def test_a_lost_answer_to_a_full_model_costs_nothing_even_after_a_restart(tmp_path: Path) -> None:
+    """The state before has an anchor of its own; its file stays as long as that state does."""
+    server, client = ServerSession(protocol_of(keep=2), 0), ClientSession(tmp_path / "own")
+    exchange(server, "a", client, noisy(0), None)
+    for i in range(4):
+        exchange(server, f"other {i}", ClientSession(), noisy(1 + i), None)  # push its reference out of the table
+    client.receive(server.send("a", noisy(9)))
+    client.reply()  # which nobody gets
+    again = ClientSession(tmp_path / "own")
+    again.receive(server.send("a", noisy(10)))
+    server.receive("a", again.reply())
+    assert server.digest("a") == again.digest
+    assert server.n_resyncs == 0
+
+
+def test_a_session_with_memories_on_disk_has_no_state_to_give(tmp_path: Path) -> None:
+    server = ServerSession(replace(protocol_of("diana"), folder=str(tmp_path)), 0)
+    server.publish(noisy(0))
+    with pytest.raises(FileError, match="in a folder"):
+        _ = server.state

@@ -225,3 +225,19 @@ def test_two_sessions_may_share_a_folder(tmp_path: Path) -> None:
             for i, client in enumerate(own):
                 exchange(server, i, client, noisy(round_), lambda x: x)
     assert [server.n_resyncs for server in servers] == [0, 0]
+
+
+def test_a_write_that_fails_gives_its_row_to_nobody_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = OnDisk(tmp_path, first(), cached=1)
+    store.put({0: state(0), 1: state(1), 2: state(2)})
+    store.put({}, [1])
+
+    def full(*_: object) -> None:
+        raise FileError("no space left")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("perbit.channels.store._drain", full)
+        with pytest.raises(FileError):
+            store.put({9: state(9)})
+    store.put({10: state(10), 11: state(11)})
+    assert [same(store.get(client), state(client)) for client in (0, 2, 10, 11)] == [True] * 4

@@ -20,6 +20,7 @@ import perbit
 from perbit import files
 from perbit.gennorm import fit
 from perbit.report.style import COLOURS, picture
+from perbit_papers import counts
 from perbit_papers.results import RESULTS, verdict, write_json
 
 Tensors = dict[str, Any]
@@ -76,8 +77,8 @@ def cost_of_listed_k(tensors: Tensors, strategy: Strategy) -> dict[str, Any]:
     d = sum(x.size for x in tensors.values())
     everywhere = perbit.Plan.of(f"topk({strategy.listed_k / d:.6f}) | {strategy.values}", small=None)
     frame = perbit.dumps(tensors, everywhere, seed=0)
-    formula = perbit.topk_bits(d, strategy.listed_k, strategy.bits)
-    solved = perbit.solve_k(d, strategy.budget, strategy.bits)
+    formula = counts.topk_bits(d, strategy.listed_k, strategy.bits)
+    solved = counts.solve_k(d, strategy.budget, strategy.bits)
     return asdict(strategy) | {"formula_bits": round(formula), "real_bits": 8 * len(frame), "solved_k": solved}
 
 

@@ -29,7 +29,7 @@ from perbit.errors import (
 )
 from perbit.frame.wire import decode, decode_add, encode, inspect, loads
 from perbit.parallel import get_threads, set_threads
-from perbit.plan import Budget, Plan, dumps, fit_budget, solve_k, topk_bits
+from perbit.plan import Budget, Plan, dumps, fit_budget
 from perbit.protocols import presets
 
 BudgetPlan = Budget  # its name in version 0.1
@@ -66,9 +66,7 @@ __all__ = [
     "register",
     "session",
     "set_threads",
-    "solve_k",
     "testing",
-    "topk_bits",
 ]
 
 
@@ -76,4 +74,4 @@ def __getattr__(name: str) -> object:
     """`perbit.testing` is loaded when it is asked for: it needs Hypothesis, which only test suites have."""
     if name == "testing":
         return importlib.import_module("perbit.testing")
-    raise AttributeError(f"module 'perbit' has no attribute {name!r}")
+    raise AttributeError(f"module 'perbit' has no attribute {name!r}{_moved.NAMES.get(name, '')}")

@@ -21,6 +21,7 @@ NEW_NAMES = {
     "perbit.rules": "perbit.plan.rules",
     "perbit.budget": "perbit.plan.budget",
 }
+NAMES = dict.fromkeys(("solve_k", "topk_bits"), "; it is in perbit_papers.counts now")
 GONE = {
     "perbit.deepreduce": "it belongs to the paper's reproduction now: experiments/deepreduce/dr_notation.py",
     "perbit.sim.convex": "it is perbit_papers.convex now: pip install perbit-papers",

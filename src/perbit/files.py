@@ -23,8 +23,9 @@ class FileError(PerbitError):
     """A file that cannot be read or written."""
 
 
-def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write to a neighbour file, then rename: a crash leaves the old file or the new one, never half of one."""
+def write_atomically(path: Path, write: Callable[[IO[bytes]], object], private: bool = False) -> None:
+    """Write to a neighbour file, then rename: a crash leaves the old file or the new one, never half of one. `private`: nobody else
+    may read it."""
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
@@ -34,7 +35,7 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
+        os.chmod(temporary, 0o600 if private else 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException as error:
         Path(temporary).unlink(missing_ok=True)

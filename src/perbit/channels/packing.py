@@ -40,12 +40,12 @@ def from_text(text: str, types: Collection[type]) -> Any:
     return _unpacked(text, {}, types)[0]
 
 
-def save(path: Path, value: Any, about: Any = None) -> None:
-    """Write a value to an .npz file, whole or not at all; `about` must be the same when it is read."""
+def save(path: Path, value: Any, about: Any = None, private: bool = False) -> None:
+    """Write a value to an .npz file, whole or not at all; `about` must be the same when it is read. `private`: for the user alone."""
     packer = _Packer()
     text = packer.text(value, about)
     arrays = {**packer.arrays, "json": np.frombuffer(text.encode(), np.uint8)}
-    write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **arrays))  # type: ignore[arg-type,unused-ignore]
+    write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **arrays), private)  # type: ignore[arg-type,unused-ignore]
 
 
 def restore(path: Path, types: Collection[type], about: Any = None) -> Any:

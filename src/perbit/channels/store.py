@@ -101,6 +101,7 @@ class OnDisk(Store):
         self._row_bytes = sum(array.nbytes for array in leaves(first.memory))
         self._heads: dict[ClientId, _Head] = {}
         self._free: list[int] = []
+        self._n_rows = 0
         self._latest: OrderedDict[ClientId, State] = OrderedDict()
 
     def __len__(self) -> int:
@@ -121,10 +122,15 @@ class OnDisk(Store):
 
     def put(self, changed: Mapping[Any, State], gone: Iterable[ClientId] = ()) -> Store:
         for client, state in changed.items():
-            row = self._heads[client].row if client in self._heads else self._new_row()
+            is_new = client not in self._heads
+            row = self._new_row() if is_new else self._heads[client].row
             self._file.seek(self._row_bytes * row)
-            for array in leaves(state.memory):
-                _drain(self._file, bytes_of(np.ascontiguousarray(array)))
+            try:
+                for array in leaves(state.memory):
+                    _drain(self._file, bytes_of(np.ascontiguousarray(array)))
+            except FileError:
+                self._free += [row] if is_new else []
+                raise
             sizes = tuple(array.size for array in leaves(state.memory))
             self._heads[client] = _Head(row, state.layout, state.sequence, state.link, sizes)
             self._remember(client, state)
@@ -141,7 +147,10 @@ class OnDisk(Store):
             self._latest.popitem(last=False)
 
     def _new_row(self) -> int:
-        return self._free.pop() if self._free else len(self._heads)
+        if self._free:
+            return self._free.pop()
+        self._n_rows += 1
+        return self._n_rows - 1
 
 
 def _fill(file: IO[bytes], target: memoryview) -> None:

@@ -1,6 +1,6 @@
 """Which codec each tensor of a model gets: plans, budgets, and a model as one message."""
 
-from perbit.plan.budget import Budget, Budgeted, fit_budget, solve_k, topk_bits
+from perbit.plan.budget import Budget, Budgeted, fit_budget
 from perbit.plan.message import dumps
 from perbit.plan.plan import Chooser, Plan, PlanLike, as_plan
 
@@ -13,6 +13,4 @@ __all__ = [
     "as_plan",
     "dumps",
     "fit_budget",
-    "solve_k",
-    "topk_bits",
 ]

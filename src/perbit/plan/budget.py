@@ -1,8 +1,6 @@
 """Meet a budget in real bytes: `fit_budget(tensors, "topk(?) | qsgd(15) | rans", n_bits=664_000)`.
 
-The papers on M-magnitude-weighted quantizers count log₂C(d,K) + K·R bits for K of d values at R bits each; `topk_bits`
-and `solve_k` are that count and its inverse. Real frames also have headers, real position codes and entropy-coded
-values, so `fit_budget` measures them.
+Real frames have headers, position codes and entropy-coded values, so the sizes are measured and not counted by a formula.
 """
 
 from __future__ import annotations
@@ -28,38 +26,6 @@ from perbit.plan.template import Axis, Template
 
 CHANNEL_HEAD = 42  # bytes kept free for the number and the digest of a channel's frame, and the envelope of a session
 _GOOD = 0.998  # filled so far, the search stops: the next step would gain less than it costs
-
-
-def topk_bits(d: int, k: int, bits_per_value: float) -> float:
-    """log₂C(d,k) + k·R: the bits of k of d values at R bits each, positions at their entropy.
-
-    >>> round(topk_bits(552_874, 250_000, 2))      # listed in the paper as "500 kbit"
-    1049211
-    """
-    if not 0 <= k <= d:
-        raise ValueError(f"k must lie in 0..{d}, got {k}")
-    log_choices = math.lgamma(d + 1) - math.lgamma(k + 1) - math.lgamma(d - k + 1)
-    return log_choices / math.log(2) + k * bits_per_value
-
-
-def solve_k(d: int, n_bits: float, bits_per_value: float) -> int:
-    """The largest k with `topk_bits(d, k, bits_per_value)` ≤ n_bits: the papers' equations (11)-(14).
-
-    >>> k = solve_k(552_874, 664_000, 2)
-    >>> topk_bits(552_874, k, 2) <= 664_000 < topk_bits(552_874, k + 1, 2)
-    True
-    """
-    if n_bits < 0 or bits_per_value < 0:
-        raise ValueError("a budget and a rate are not negative")
-    if d * bits_per_value <= n_bits:
-        return d  # everything fits, and needs no positions
-    # The cost rises until k/d = 2^R/(1 + 2^R), then falls to d·R, which is too much: the answer is on the rising side.
-    low, high = 0, math.ceil(d / (1 + 2.0**-bits_per_value))
-    while high - low > 1:
-        middle = (low + high) // 2
-        fits = topk_bits(d, middle, bits_per_value) <= n_bits
-        low, high = (middle, high) if fits else (low, middle)
-    return low
 
 
 @dataclass(frozen=True)

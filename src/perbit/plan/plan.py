@@ -66,6 +66,12 @@ class Chooser(ABC):
         return self.exception_for(name, shape, dtype) or self.default
 
     @property
+    def all_codecs(self) -> tuple[Codec, ...]:
+        """Every codec that a tensor of floats may get."""
+        small = () if self.small is None else (self.small,)
+        return (self.default, *(chosen for _, chosen in self.rules), *small)
+
+    @property
     @abstractmethod
     def looks_at_values(self) -> bool:
         """Whether `codecs` depends on the values of the tensors, and so `codec_for` tells only what is likely."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from perbit import theory
 from perbit.channels import Direct, ErrorFeedback, Layout, Momentum, Shifted, Summed, Warmup
-from perbit.coding.codec import as_pipeline
+from perbit.coding.codec import Codec, as_pipeline
 from perbit.errors import SpecError
 from perbit.plan.plan import Chooser, Plan, PlanLike, as_plan
 from perbit.protocols.downlinks import Averaged, CatchUp, PerClient, Shared, Versions, one_for_all
@@ -382,9 +382,7 @@ def federated(
 
 
 def _is_unbiased(plan: PlanLike) -> bool:
-    chooser = as_plan(plan)
-    codecs = (chooser.default, *(chosen for _, chosen in chooser.rules))
-    return all(as_pipeline(chosen).unbiased for chosen in codecs)
+    return all(as_pipeline(chosen).unbiased for chosen in as_plan(plan).all_codecs)
 
 
 # --- from a name to a protocol -----------------------------------------------------------------------------------------
@@ -414,7 +412,9 @@ def protocol_of(
         if key not in known:
             raise SpecError(f"{key} is no parameter of {protocol}; it has {', '.join(known) or 'none'}")
         wants_text = isinstance(known[key], str)
-        if wants_text != isinstance(value, str | Chooser) and not (known[key] is None and isinstance(value, str)):
+        if wants_text != isinstance(value, str | Chooser | Codec) and not (
+            known[key] is None and isinstance(value, str)
+        ):
             raise SpecError(f"{key} cannot be {value!r}; {protocol} takes {known[key]!r} without it")
     given = {name: plan for name, plan in (("up", up), ("down", down)) if plan is not None}
     return preset.make(**given, **options)

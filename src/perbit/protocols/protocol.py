@@ -196,8 +196,8 @@ class Protocol:
             if key not in accepted:
                 accepted[key] = self.accept(client.downlink, list(sent.frames), sent.start, server.previous)
             held, point = accepted[key]
-            after = Client(i, client.layout, point, client.uplink, held, server.round)
-            delivered[i] = Delivered(sent.frames, server, replace(after, index=client.index), sent.start == Start.RESET)
+            after = replace(client, point=point, downlink=held, round=server.round)
+            delivered[i] = Delivered(sent.frames, server, after, sent.start == Start.RESET)
         server = replace(server, places=places.settled())
         return server, {i: got._replace(server=server) for i, got in delivered.items()}
 
@@ -242,9 +242,8 @@ class Average:
         self.uplinks, self._n_clients = Changes(server.uplinks), max(1, server.n_clients)
         self.count = 0
         self._surprise = np.zeros(server.layout.n)  # sum of ĝ_i - h_i
-        self._moved = np.zeros(
-            server.layout.n if server.predicted is not None else 0, np.float32
-        )  # sum of changes of h_i
+        n_predicted = 0 if server.predicted is None else server.layout.n
+        self._moved = np.zeros(n_predicted, np.float32)  # sum of changes of h_i
 
     def add(self, client: ClientId, frame: Piece) -> F32:
         """Take up one frame; what it says, as a flat vector. A client of some tensors only says nothing of the others."""

@@ -19,7 +19,6 @@ from perbit.session.terms import TYPES, Terms
 LOG = logging.getLogger("perbit.session")
 _TYPES = (Held, Terms, State, Layout, AveragedClient, *TYPES)
 _SLOTS = ("state-0.npz", "state-1.npz")
-_ANCHOR = "anchor.npz"
 
 
 class ClientFiles:
@@ -28,7 +27,9 @@ class ClientFiles:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._slots: dict[str, Held] = {}
-        self._anchor: Any = None
+        self._anchors: dict[str, str] = {}  # which file each of them needs beside its own
+        self._anchor: Any = None  # the newest, and its file
+        self._anchor_name = ""
 
     def save(self, holding: Holding) -> None:
         """Replace the older of the two states."""
@@ -39,15 +40,21 @@ class ClientFiles:
             raise FileError(f"cannot write to {self.folder}: {error.strerror}") from error
         anchor, rest = terms.downlink.apart(now.down)
         if anchor is not None and anchor is not self._anchor:
-            save(self.folder / _ANCHOR, anchor, "anchor")
+            self._anchor_name = f"anchor-{terms.downlink.channel.digest(anchor).hex()}.npz"
+            save(self.folder / self._anchor_name, anchor, "anchor", private=True)
             self._anchor = anchor
         taken = next((name for name, held in self._slots.items() if base is not None and base.is_like(held)), _SLOTS[1])
         free = _SLOTS[taken == _SLOTS[0]]
-        save(self.folder / free, (terms, replace(now, down=rest), now.digest(terms)), "state")
-        self._slots[free] = now
+        content = (terms, replace(now, down=rest), now.digest(terms), self._anchor_name)
+        save(self.folder / free, content, "state", private=True)
+        self._slots[free], self._anchors[free] = now, self._anchor_name
         if base is None:
             (self.folder / taken).unlink(missing_ok=True)
             self._slots.pop(taken, None)
+            self._anchors.pop(taken, None)
+        for path in self.folder.glob("anchor-*.npz"):
+            if path.name not in self._anchors.values():
+                path.unlink(missing_ok=True)
 
     def load(self) -> Holding | None:
         """What the files hold, or None if there is nothing of use; the server's full frame will replace it."""
@@ -70,8 +77,8 @@ class ClientFiles:
 
     def _delete(self, leftovers_only: bool = False) -> None:
         """Delete the files, or only what a writer that was killed has left of them."""
-        for name in (*_SLOTS, _ANCHOR):
-            own = () if leftovers_only else (self.folder / name,)
+        for name in (*_SLOTS, "anchor-*.npz"):
+            own = () if leftovers_only else self.folder.glob(name)
             for path in (*own, *self.folder.glob(f".{name}.*")):
                 with suppress(OSError):
                     path.unlink(missing_ok=True)
@@ -80,17 +87,17 @@ class ClientFiles:
         try:
             if not (self.folder / name).exists():
                 return None
-            terms, held, digest = restore(self.folder / name, _TYPES, "state")
-            held = replace(held, down=terms.downlink.together(self._read_anchor(), held.down))
+            terms, held, digest, anchor_name = restore(self.folder / name, _TYPES, "state")
+            held = replace(held, down=terms.downlink.together(self._read_anchor(anchor_name), held.down))
             if held.digest(terms) != digest:
                 raise DecodeError("its parts do not belong together")
         except Exception as error:  # whatever a damaged file leads to, a full frame heals it
             LOG.warning("the state in %s cannot be used, a resync will replace it: %s", name, error)
             return None
-        self._slots[name] = held
+        self._slots[name], self._anchors[name] = held, anchor_name
         return terms, held
 
-    def _read_anchor(self) -> Any:
-        if self._anchor is None and (self.folder / _ANCHOR).exists():
-            self._anchor = restore(self.folder / _ANCHOR, _TYPES, "anchor")
-        return self._anchor
+    def _read_anchor(self, name: str) -> Any:
+        if name and name != self._anchor_name and Path(name).name == name:
+            self._anchor, self._anchor_name = restore(self.folder / name, _TYPES, "anchor"), name
+        return self._anchor if name else None

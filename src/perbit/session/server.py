@@ -15,6 +15,7 @@ import numpy as np
 from perbit.channels.store import Changes
 from perbit.coding.bits import Piece
 from perbit.errors import DecodeError, EncodeError, SpecError, StateMismatch
+from perbit.files import FileError
 from perbit.frame import wire
 from perbit.kernels.api import F32
 from perbit.plan import dumps
@@ -145,6 +146,10 @@ class ServerSession:
         model = Model.of(tensors, self._model)
         return self._model if self._model is not None and self._model.same_as(model) else model
 
+    def is_present(self, model: Model) -> bool:
+        """Whether this is the model that `send` sends now."""
+        return self._model is not None and self._model.same_as(model)
+
     def resync(self, client: ClientId, tensors: Mapping[str, Any] | Model | None = None) -> bytes:
         """A full frame with this model, or with the present one."""
         if self._model is None:
@@ -195,6 +200,8 @@ class ServerSession:
     def state(self) -> ServerState:
         """The session as a value; what was sent and is not answered yet is left out, as if it had been lost."""
         model, downlink = self._present_model(), self.protocol.downlink
+        if self._server.uplinks.is_final or self._server.places.is_final:
+            raise FileError("what keeps its clients' memories in a folder has no state to give: they change in there")
         side = downlink.copied(self._server.downlink)
         for pending in self._pending.values():
             downlink.release(side, pending.place)

@@ -252,8 +252,12 @@ class CompressedGrid(Grid):
 
     def _resend(self, asked: _Asked) -> bool:
         """Whether a full frame went out in a new message; the caller goes on waiting for the number it knows."""
+        if not self.session.is_present(
+            asked.model
+        ):  # others are on their way with a newer one: to go back would lose their answers
+            return False
         started, old = time.perf_counter(), asked.message.metadata
-        frame = self.session.resync(asked.node, asked.model)
+        frame = self.session.resync(asked.node)
         again = Message(RecordDict(), old.dst_node_id, old.message_type, ttl=old.ttl, group_id=old.group_id)
         sent_as = self._push_frame(replace(asked, resyncs=asked.resyncs + 1), frame, again, started)
         if sent_as is None:

@@ -15,7 +15,7 @@ from nvflare.apis.shareable import Shareable
 from perbit.engines.nvflare.models import added, are_torch, for_users, plain_bytes
 from perbit.engines.nvflare.settings import as_json, protocol_from
 from perbit.engines.nvflare.sides import ClientSide, ServerSide
-from perbit.errors import EncodeError
+from perbit.errors import BudgetError, EncodeError
 from perbit.plan import PlanLike
 from perbit.plan.plan import Rules
 from perbit.protocols.protocol import Protocol
@@ -117,7 +117,7 @@ class ServerOutput(_Filter):
         server = _server(fl_ctx)
         try:
             frame = server.send(_peer(fl_ctx), dxo.data)
-        except EncodeError as error:
+        except (EncodeError, BudgetError) as error:
             server.count_plain(down_bytes=plain_bytes(dxo.data))
             self.log_warning(fl_ctx, f"the model goes to {_peer(fl_ctx)} as it is: {error}")
             return None
@@ -189,7 +189,7 @@ class ClientOutput(_Filter):
         is_diff = dxo.data_kind == DataKind.WEIGHT_DIFF
         try:
             answer = client.session.reply(added(dxo.data, received) if is_diff else dxo.data)
-        except EncodeError as error:  # this client stays where it was, and the server with it
+        except (EncodeError, BudgetError) as error:  # this client stays where it was, and the server with it
             self.log_warning(fl_ctx, f"the result goes to the server as it is: {error}")
             return None
         return _with_data(dxo, {FRAME: answer, IS_TORCH: are_torch(dxo.data)})

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Any
 
 from perbit.engines.nvflare.models import plain_bytes, subtracted
-from perbit.errors import DecodeError, EncodeError
+from perbit.errors import BudgetError, DecodeError, EncodeError
 from perbit.session import ClientSession, Model, ServerSession, StaleAnswer, Traffic
 from perbit.session.clientfiles import ClientFiles
 from perbit.session.envelope import Kind, opened
@@ -35,7 +35,7 @@ class ServerSide:
             model = self.session.model(tensors)
             try:
                 frame = self.session.send(client, model)
-            except EncodeError:
+            except (EncodeError, BudgetError):
                 self._give_up(client)
                 raise
             self._remember(client, model)

@@ -35,13 +35,15 @@ def one_for_all(channel: Channel, catch_up: CatchUp | None = None) -> Downlink:
     """
     if catch_up is None and isinstance(channel, Shifted):
         return Versions(channel)
-    if catch_up is None and isinstance(channel, Summed) and not _is_unbiased(channel):
+    if catch_up is None and isinstance(channel, Summed) and _loses_less_than_it_is_given(channel):
         return Followed(channel)
     return Shared(channel, catch_up=catch_up or "cheapest")
 
 
-def _is_unbiased(channel: Channel) -> bool:
-    return as_pipeline(as_plan(channel.plan_at(0)).default).unbiased
+def _loses_less_than_it_is_given(channel: Channel) -> bool:
+    """As biased codecs do, and exact ones; the errors of unbiased ones may be larger than what they code."""
+    codecs = map(as_pipeline, as_plan(channel.plan_at(0)).all_codecs)
+    return all(not codec.unbiased or codec.omega(1 << 20) < 1 for codec in codecs)
 
 
 __all__ = [

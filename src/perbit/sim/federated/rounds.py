@@ -41,9 +41,9 @@ class Federation:
     """A server and its clients in one process: sessions whose frames are handed over in memory."""
 
     def __init__(self, protocol: Protocol, world: World, n_clients: int, seed: int) -> None:
-        self._shared = Once()
+        self.shared = Once()
         self.server = ServerSession(protocol, seed, population=n_clients, absent="ignored")
-        self.clients = [ClientSession(shared=self._shared) for _ in range(n_clients)]
+        self.clients = [ClientSession(shared=self.shared) for _ in range(n_clients)]
         self.moments = Moments()
         self.server.publish({**world.first, **tensors.counters(world.network)})
 
@@ -56,10 +56,6 @@ class Federation:
         self.server.state, self.moments = state.server, state.moments
         for client, held in zip(self.clients, state.clients, strict=True):
             client.state = held
-
-    def forget_shared(self) -> None:
-        """A new round begins: what was decoded in the last one is of no use to others any more."""
-        self._shared.clear()
 
 
 @dataclass
@@ -90,7 +86,7 @@ def one_round(federation: Federation, world: World, task: Task, seed: int, book:
     key, clock, task = fold(seed, book.round), Clock(), task.in_round(book.round)
     server, counted = federation.server, []
     sample: dict[str, Any] = {}
-    federation.forget_shared()
+    federation.shared.clear()  # what was decoded in the last round is of no use to others any more
     for i in _present(task, key):
         client, watch = federation.clients[i], _Watch()
         frame = server.send(i)

@@ -19,7 +19,7 @@ import numpy as np
 
 from perbit import gennorm
 from perbit.channels import Layout, packing
-from perbit.errors import DecodeError, EncodeError
+from perbit.errors import DecodeError, EncodeError, StateMismatch
 from perbit.files import FileError, write_atomically
 from perbit.sim.federated import ledger, local, rounds, tensors, world
 from perbit.sim.federated.rounds import Federation
@@ -121,6 +121,8 @@ def _round(
     try:
         with np.errstate(over="ignore", invalid="ignore"):
             clock, update = rounds.one_round(federation, place, task, seed, book)
+    except StateMismatch:  # a fault of a codec or of ours, not of the training
+        raise
     except (EncodeError, DecodeError):  # numbers beyond float32 are neither sent nor taken: training has diverged
         return replace(now, diverged=True)
     books.append(book.lines)

@@ -182,6 +182,11 @@ class Method:
         """The protocol, which a session can run."""
         for key in self.options:
             known = presets.preset_options(presets.preset_of(self.protocol))
+            _require(
+                key != "folder",
+                key,
+                "is for servers that last; the runs of a comparison must be able to stop and go on",
+            )
             _require(key in known, key, f"is no parameter of {self.protocol}; it has {', '.join(known) or 'none'}")
         down = self._plan(self.down) if self.down else None
         try:
