@@ -125,7 +125,7 @@ def made(folder: Path, *names: str, mark: bool = True) -> Path:
 
 def test_only_old_folders_of_ours_are_swept(tmp_path: Path, network: Network) -> None:
     """Runs whose end a node missed; anybody else's files stay, whatever their names."""
-    swept = aged(made(tmp_path / "1-1", "state-0.npz", "state-1.npz", "anchor.npz", ".state-0.npz.a1b2c3d4"))
+    swept = aged(made(tmp_path / "1-1", "state-0.npz", "state-1.npz", "anchor-0a1b.npz", ".state-0.npz.a1b2c3d4"))
     unmarked = aged(made(tmp_path / "2-2", "state-0.npz", mark=False))
     shared = aged(made(tmp_path / "3-3", "state-0.npz", "thesis.npz"))
     other_name = aged(made(tmp_path / "results", "state-0.npz"))
