@@ -17,7 +17,8 @@ LOG = logging.getLogger("flwr.perbit")
 MARK = "perbit-state"  # the file that says whose folder this is
 LONG_OVER = 7 * 24 * 3600  # seconds without a change after which a run is taken for over
 _RUN_AND_NODE = re.compile(r"\d+-\d+")
-_STATE_FILE = re.compile(r"\.?(state-[01]|anchor-[0-9a-f]+)\.npz(\.\w+)?")  # with what a killed process left half written
+# with what a killed process left half written
+_STATE_FILE = re.compile(r"\.?(state-[01]|anchor-[0-9a-f]+)\.npz(\.\w+)?")
 
 
 def root_of(folder: str | Path | None) -> Path:
