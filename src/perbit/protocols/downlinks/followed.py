@@ -37,7 +37,7 @@ class Followed(Downlink):
     """
 
     channel: Channel
-    keep: int = 50
+    keep: int = 46
 
     def __post_init__(self) -> None:
         check_number("keep", self.keep, 2)

@@ -43,7 +43,7 @@ class Versions(Downlink):
 
     channel: Channel
     first: PlanLike = "raw"
-    keep: int = 50
+    keep: int = 46
 
     def __post_init__(self) -> None:
         check_number("keep", self.keep, 2)
