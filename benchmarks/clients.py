@@ -29,6 +29,7 @@ import psutil
 
 from perbit.files import write_atomically
 from perbit.protocols import presets
+from perbit.protocols.downlinks import Followed, Versions
 from perbit.session import ClientSession, ServerSession
 from perbit.session.once import Once
 
@@ -133,7 +134,13 @@ def _play(setting: Setting, server: ServerSession, pipe: Any) -> dict[str, Any]:
     model_bytes = 4 * setting.parameters
     grown = peak - start
     return {
-        **{"setting": setting.name, "protocol": setting.protocol, "clients": setting.clients, "heard": len(seen)},
+        **{
+            "setting": setting.name,
+            "protocol": setting.protocol,
+            "clients": setting.clients,
+            "heard": len(seen),
+            "table_keeps": _table(server),
+        },
         **{"parameters": setting.parameters, "rounds": setting.rounds, "messages": int(n_messages)},
         "models": round((grown - BYTES_A_CLIENT * len(seen)) / model_bytes, 1),
         "grown_mb": round(grown / 1e6, 1),
@@ -142,6 +149,12 @@ def _play(setting: Setting, server: ServerSession, pipe: Any) -> dict[str, Any]:
         "up_kb_a_message": round(up / n_messages / 1e3, 1),
         "full_models_sent": full,
     }
+
+
+def _table(server: ServerSession) -> int:
+    """How many references the downlink keeps at the most; 0 for those without a table."""
+    downlink = server.protocol.downlink
+    return downlink.keep if isinstance(downlink, Versions | Followed) else 0
 
 
 def _resident() -> int:
