@@ -122,7 +122,7 @@ def _play(setting: Setting, server: ServerSession, pipe: Any) -> dict[str, Any]:
             busy += time.process_time() - began
             down, up, n_messages = down + len(frame), up + len(answer), n_messages + 1
             full += len(frame) > 4 * setting.parameters
-            if turn % 25 == 24 and number:
+            if 2 * turn == setting.a_round and number:
                 peak = max(peak, _resident())
         began = time.process_time()
         server.step(1.0)
@@ -173,14 +173,20 @@ def main() -> None:
     settings = [s for s in (*MANY, *MEMORY, *LARGE) if options.only in (None, s.name, s.protocol)]
     if options.quick:
         settings = [replace(s, clients=s.clients // 10, rounds=s.rounds // 5) for s in settings]
-    rows = []
     for setting in settings:
         row = run(setting)
-        rows.append(row)
         print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
-        if not options.quick and options.only is None:
-            text = json.dumps(rows, indent=1) + "\n"
-            write_atomically(options.output, lambda file, text=text: file.write(text.encode()))  # type: ignore[misc]
+        if not options.quick:
+            _write(options.output, row)
+
+
+def _write(path: Path, row: dict[str, Any]) -> None:
+    """Replace this row of the file, or add it, in the order of the settings."""
+    rows = json.loads(path.read_text()) if path.exists() else []
+    found = {(old["setting"], old["protocol"]): old for old in (*rows, row)}
+    order = [(setting.name, setting.protocol) for setting in (*MANY, *MEMORY, *LARGE)]
+    text = json.dumps([found[key] for key in order if key in found], indent=1) + "\n"
+    write_atomically(path, lambda file: file.write(text.encode()))
 
 
 if __name__ == "__main__":

@@ -253,6 +253,7 @@ static void bind_symbol_kernels(nb::module_& m) {
 
 void bind_positions(nb::module_& m);
 void bind_sparse(nb::module_& m);
+void bind_trellis(nb::module_& m);
 
 void bind_numeric(nb::module_& m) {
     m.def("scan", &bind_scan, array("x"));
@@ -271,6 +272,7 @@ void bind_numeric(nb::module_& m) {
     bind_symbol_kernels<uint8_t>(m);
     bind_symbol_kernels<uint16_t>(m);
     bind_sparse(m);
+    bind_trellis(m);
     bind_positions(m);
 }
 

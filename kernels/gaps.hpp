@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <array>
 
-#include "bits.hpp"
+#include "bitcoder.hpp"
 
 namespace perbit::PERBIT_ARCH {
 
@@ -16,74 +16,6 @@ constexpr unsigned GAP_CLASSES = 33;       // gap + 1 is 1 .. 2^32
 constexpr unsigned GAP_NODES = 4;          // of a class: does it go on, the bit below the first one, the next bit after 0, after 1
 constexpr unsigned GAP_LEARNT_BITS = 2;    // the bits further down keep their probability
 constexpr unsigned DENSITIES = 64, PAIRS = 256;
-constexpr unsigned STATE_BITS = 22, COUNT_BITS = 10;  // of a learnt probability
-constexpr uint32_t LAST_COUNT = 252;       // from here on a new bit weighs 1/256
-
-// The interval [low, high] of a 32-bit binary arithmetic code without carries; p is the probability of a one in 1/65536.
-struct Interval {
-    uint32_t low = 0, high = 0xffffffff;
-
-    uint32_t split(uint32_t p) const { return low + uint32_t(uint64_t(high - low) * p >> 16); }
-    void narrow(bool bit, uint32_t middle) { (bit ? high : low) = bit ? middle : middle + 1; }
-    bool settled() const { return ((low ^ high) >> 24) == 0; }
-    void shift() {
-        low <<= 8;
-        high = high << 8 | 255;
-    }
-    // One byte that lies inside, zeros behind it; none if all zeros do.
-    bool needs_end() const { return low != 0; }
-    uint8_t end() const { return uint8_t((low >> 24) + 1); }
-};
-
-class BitEncoder {
-public:
-    bool bit(bool value, uint32_t p) {
-        interval_.narrow(value, interval_.split(p));
-        for (; interval_.settled(); interval_.shift()) out_.push_back(uint8_t(interval_.high >> 24));
-        return value;
-    }
-
-    std::vector<uint8_t> finish() {
-        if (interval_.needs_end()) out_.push_back(interval_.end());
-        return std::move(out_);
-    }
-
-private:
-    Interval interval_;
-    std::vector<uint8_t> out_;
-};
-
-class BitDecoder {
-public:
-    BitDecoder(const uint8_t* data, size_t size) : data_(data), size_(size) {
-        for (size_t i = 0; i < 4; i++) code_ = code_ << 8 | byte(i);
-    }
-
-    bool bit(bool, uint32_t p) {
-        const uint32_t middle = interval_.split(p);
-        const bool value = code_ <= middle;
-        interval_.narrow(value, middle);
-        for (; interval_.settled(); interval_.shift()) {
-            require(taken_ < size_, "position data ends early");
-            code_ = code_ << 8 | byte(++taken_ + 3);
-        }
-        return value;
-    }
-
-    void finish() const {
-        require(size_ == taken_ + interval_.needs_end(), "position data has the wrong length");
-        require(!interval_.needs_end() || data_[taken_] == interval_.end(), "position data ends in a wrong byte");
-    }
-
-private:
-    uint32_t byte(size_t i) const { return i < size_ ? data_[i] : 0; }
-
-    const uint8_t* data_;
-    size_t size_;
-    size_t taken_ = 0;
-    uint32_t code_ = 0;
-    Interval interval_;
-};
 
 // A running mean of log2(gap + 1), straight between powers of two, with twelve fraction bits.
 struct LocalDensity {
@@ -118,13 +50,13 @@ public:
         const unsigned wanted = class_of(value | 1);
         const Contexts at{std::min(last_, 15u) * 16 + std::min(before_, 15u), few_.context(), many_.context()};
         unsigned c = 0;
-        while (c < GAP_CLASSES - 1 && learnt_bit(coder, c < wanted, c * GAP_NODES, at)) c++;
+        while (c < GAP_CLASSES - 1 && decision(coder, c < wanted, c * GAP_NODES, at)) c++;
         uint64_t result = 1;
         for (unsigned below = c; below-- > 0;) {
             const bool bit = value >> below & 1;
             const unsigned done = c - 1 - below;
             const bool is_one = done < GAP_LEARNT_BITS
-                                    ? learnt_bit(coder, bit, c * GAP_NODES + (done ? 2 + unsigned(result & 1) : 1), at)
+                                    ? decision(coder, bit, c * GAP_NODES + (done ? 2 + unsigned(result & 1) : 1), at)
                                     : coder.bit(bit, probability(one_[below] >> (STATE_BITS - 16)));
             result = result << 1 | is_one;
         }
@@ -143,11 +75,10 @@ private:
 
     static unsigned class_of(uint64_t value) { return 63 - unsigned(std::countl_zero(value)); }
     static int32_t log_of(uint64_t value, unsigned c) { return int32_t(c << 12) + int32_t((value << 12 >> c) - 4096); }
-    static uint32_t probability(uint32_t p) { return std::clamp(p, 16u, 65520u); }
 
     void start(unsigned c, unsigned node) {
         const unsigned below = c - std::min(c, node == 1 ? 1u : 2u);  // which bit the node decides
-        const uint32_t state = (node == 0 ? goes_on_[c] : one_[below]) << COUNT_BITS;
+        const uint32_t state = fresh(node == 0 ? goes_on_[c] : one_[below]);
         const size_t at = c * GAP_NODES + node;
         std::fill_n(pair_.begin() + ptrdiff_t(at * PAIRS), PAIRS, state);
         std::fill_n(fast_.begin() + ptrdiff_t(at * DENSITIES), DENSITIES, state);
@@ -155,26 +86,9 @@ private:
     }
 
     template <class Coder>
-    bool learnt_bit(Coder& coder, bool bit, unsigned node, const Contexts& at) {
-        uint32_t &pair = pair_[node * PAIRS + at.pair], &few = fast_[node * DENSITIES + at.few],
-                 &many = slow_[node * DENSITIES + at.many];
-        const uint32_t sum = (pair >> COUNT_BITS) + (few >> COUNT_BITS) + 2 * (many >> COUNT_BITS);
-        const bool value = coder.bit(bit, probability(sum >> (STATE_BITS + 2 - 16)));
-        for (uint32_t* state : {&pair, &few, &many}) learn(*state, value);
-        return value;
-    }
-
-    static void learn(uint32_t& state, bool bit) {
-        static constexpr auto WEIGHTS = [] {
-            std::array<int32_t, LAST_COUNT + 1> weights{};
-            for (uint32_t seen = 0; seen <= LAST_COUNT; seen++) weights[seen] = int32_t(65536 / (seen + 4));
-            return weights;
-        }();
-        constexpr int32_t CERTAIN = (1 << STATE_BITS) - 1;
-        const uint32_t seen = state & ((1 << COUNT_BITS) - 1);
-        const int32_t p = int32_t(state >> COUNT_BITS);
-        const int64_t step = int64_t((bit ? CERTAIN : 0) - p) * WEIGHTS[seen] >> 16;
-        state = uint32_t(p + int32_t(step)) << COUNT_BITS | std::min(seen + 1, LAST_COUNT);
+    bool decision(Coder& coder, bool bit, unsigned node, const Contexts& at) {
+        return learnt_bit(coder, bit, pair_[node * PAIRS + at.pair], fast_[node * DENSITIES + at.few],
+                          slow_[node * DENSITIES + at.many]);
     }
 
     std::vector<uint32_t> pair_, fast_, slow_;

@@ -11,6 +11,7 @@
 #include "golomb.hpp"
 #include "half.hpp"
 #include "hadamard.hpp"
+#include "levels.hpp"
 #include "lowfloat.hpp"
 #include "codebook.hpp"
 #include "pack.hpp"
@@ -21,6 +22,7 @@
 #include "reduce.hpp"
 #include "scatter.hpp"
 #include "select.hpp"
+#include "trellis.hpp"
 
 namespace perbit::PERBIT_ARCH {
 
@@ -32,6 +34,7 @@ namespace perbit::PERBIT_ARCH {
     template void quantize_codebook_random(const float*, size_t, const float*, size_t, uint64_t, uint64_t, S*);              \
     template void dequantize(const S*, size_t, const float*, size_t, float*);                                                \
     template void dequantize_buckets(const S*, size_t, const float*, size_t, const float*, uint64_t, uint64_t, float*);      \
+    template void trellis_encode(const float*, size_t, const TrellisModel&, S*);                                             \
     template void pack(const S*, size_t, unsigned, uint8_t*);                                                                \
     template void unpack(const uint8_t*, size_t, unsigned, S*, size_t);                                                      \
     template void feedback_update(const float*, const float*, size_t, float, const S*, const float*, size_t, float*);

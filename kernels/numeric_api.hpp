@@ -36,6 +36,13 @@ void hadamard(const float* x, size_t n, size_t block, float* out);
 void match_patterns(const float* x, size_t n, size_t length, const float* signs, size_t turns, uint16_t* symbols,
                     float* agreement);
 void multiply_pairs(const float* pairs, size_t count, size_t rows, size_t columns, float* out);
+void add_pairs(const float* left, const float* right, size_t count, size_t rows, size_t columns, float* out);
+
+template <class S>
+void trellis_encode(const float* x, size_t n, const TrellisModel& model, S* out);
+void trellis_signs(float* values, size_t n);
+std::vector<uint8_t> levels_encode(const uint32_t* levels, size_t count, size_t columns, uint32_t mean);
+void levels_decode(const uint8_t* data, size_t size, size_t count, size_t columns, uint32_t mean, uint32_t* out);
 
 void top_k(const float* x, size_t n, size_t k, uint32_t* out);
 Selection select_above(const float* x, size_t n, float threshold);

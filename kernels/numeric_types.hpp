@@ -15,6 +15,7 @@ static_assert(std::endian::native == std::endian::little, "streams are little-en
 constexpr size_t HISTOGRAM_BINS = 2048;  // exponent and the top three mantissa bits
 
 constexpr size_t LONGEST_PATTERN = 256;
+constexpr uint32_t LARGEST_LEVEL = 1u << 30, LARGEST_MEAN = 1023u << 8;
 
 struct Extent {
     float min, max;
@@ -25,6 +26,13 @@ struct Moments {
     double sum, sum_abs, sum_sq;
     float max_abs;
     uint64_t n_zero;
+};
+
+// How a trellis quantizes: in steps, with shifts and rates of the cells near zero by parity; further out rates grow by the slope.
+struct TrellisModel {
+    float inverse, limit;  // of the step; the largest magnitude in steps
+    float shifts[2][8], rates[2][8], slope;
+    int zero;  // the symbol of k = 0
 };
 
 struct Selection {

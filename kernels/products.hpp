@@ -27,4 +27,32 @@ void multiply_pairs(const float* pairs, size_t count, size_t rows, size_t column
     }
 }
 
+template <size_t FIXED>
+inline void add_row(const float* left, size_t step, const float* right, size_t count, size_t columns, size_t width, float* out) {
+    constexpr size_t STRETCH = FIXED ? FIXED : 64;
+    if (FIXED) width = FIXED;
+    float sums[STRETCH] = {};
+    for (size_t pair = 0; pair < count; pair++) {
+        const float factor = left[pair * step];
+        const float* values = right + pair * columns;
+        for (size_t i = 0; i < width; i++) sums[i] += factor * values[i];
+    }
+    for (size_t i = 0; i < width; i++) out[i] += sums[i];
+}
+
+// Single precision, pair after pair: `left` and `right` hold the vectors of all pairs, one after the other.
+void add_pairs(const float* left, const float* right, size_t count, size_t rows, size_t columns, float* out) {
+    constexpr size_t STRETCH = 64;  // columns whose sums stay in registers
+    for (size_t begin = 0; begin < columns; begin += STRETCH) {
+        const size_t width = std::min(STRETCH, columns - begin);
+        for (size_t row = 0; row < rows; row++) {
+            float* to = out + row * columns + begin;
+            if (width == STRETCH)
+                add_row<STRETCH>(left + row, rows, right + begin, count, columns, width, to);
+            else
+                add_row<0>(left + row, rows, right + begin, count, columns, width, to);
+        }
+    }
+}
+
 }  // namespace perbit::PERBIT_ARCH

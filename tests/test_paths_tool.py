@@ -76,8 +76,12 @@ def test_the_table_has_a_row_for_each_use() -> None:
     )
     assert [name for name, *_ in rows] == ["one tensor", "one session round", "one compare round"]
     for _, *counts in rows:
-        files, functions, all_files, all_functions = map(int, counts)
-        assert 0 < files <= all_files < all_functions
-        assert files < functions <= all_functions
+        first_files, first_functions, files, functions = map(int, counts)
+        assert 0 < files <= first_files < first_functions
+        assert files < functions <= first_functions
+    whole = re.search(r"(?m)^perbit compare: (\d+) files +(\d+) pieces of code$", printed)
+    assert whole is not None
+    assert int(rows[-1][2]) < int(whole[2])
+    assert int(rows[-1][1]) < int(whole[1])
     assert "families/sparse.py" in printed
     assert "TopK.select" in printed

@@ -16,7 +16,7 @@ from perbit.channels.tree import freeze, leaves, rebuilt
 from perbit.files import FileError
 from perbit.protocols import presets
 from perbit.protocols.protocol import Protocol
-from perbit.session import ClientSession, ServerSession
+from perbit.session import ClientSession, ResyncNeeded, ServerSession
 from session_exchange import exchange, is_same, noisy, trained
 
 N = 50
@@ -117,6 +117,44 @@ def test_rows_are_reused_after_clients_have_gone(tmp_path: Path) -> None:
         assert len(store) == 8
     assert file_size(store) == size
     assert all(same(store.get(f"19-{i}"), state(i)) for i in range(8))
+
+
+def test_clients_with_one_state_share_a_row_until_they_go_on(tmp_path: Path) -> None:
+    store, common = OnDisk(tmp_path, first(), cached=2), state(100)
+    for i in range(6):
+        store.put({i: common})
+    assert file_size(store) == 4 * N
+    assert len(store) == 6
+    store.put({0: state(7), 1: state(8)})
+    store.put({}, gone=[2])
+    assert file_size(store) == 3 * 4 * N
+    assert [same(store.get(i), state(expected)) for i, expected in enumerate((7, 8))] == [True, True]
+    assert same(store.get(2), first())
+    assert all(same(store.get(i), common) for i in (3, 4, 5))
+    store.put({}, gone=[3, 4, 5])  # only now is their row free
+    store.put({9: state(9)})
+    assert file_size(store) == 3 * 4 * N
+    assert all(same(store.get(i), state(expected)) for i, expected in ((0, 7), (1, 8), (9, 9)))
+
+
+def test_what_was_damaged_on_disk_is_found_and_healed(tmp_path: Path) -> None:
+    server, clients = ServerSession(presets.rand_mcm(folder=str(tmp_path)), 0), [ClientSession() for _ in range(9)]
+    for round_ in range(2):
+        for i, client in enumerate(clients):
+            exchange(server, i, client, noisy(round_), lambda x: trained(x, np.random.default_rng(0)))
+    for store in (server._server.uplinks, server._server.places):
+        assert isinstance(store, OnDisk)
+        store._file.seek(store._row_bytes * store._heads[0].row + 40)
+        store._file.write(b"\xff")
+        with pytest.raises(ResyncNeeded):
+            clients[0].receive(server.send(0, noisy(2)))
+        exchange(server, 0, clients[0], noisy(2), lambda x: x)
+        for i in range(1, 9):
+            exchange(server, i, clients[i], noisy(3), lambda x: x)
+        exchange(server, 0, clients[0], noisy(3), lambda x: x)
+        for i in range(1, 9):
+            exchange(server, i, clients[i], noisy(4), lambda x: x)
+    assert server.n_resyncs == 2
 
 
 def test_few_states_are_held_in_memory(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,13 +59,13 @@ def check_table(server: ServerSession, keep: int) -> None:
 def coded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How often the downlink's channel coded something."""
     calls = [0]
-    send = Shifted.send
+    send = Shifted.send_flat
 
     def counting(self: Any, *args: Any) -> Any:
         calls[0] += 1
         return send(self, *args)
 
-    monkeypatch.setattr(Shifted, "send", counting)
+    monkeypatch.setattr(Shifted, "send_flat", counting)
     return calls
 
 
@@ -234,6 +236,70 @@ def test_a_client_falls_back_on_its_anchor_then_on_a_full_model() -> None:
     assert server.digest("away") == client.digest
     assert np.array_equal(got["w"], noisy(30)["w"])
     assert server.n_resyncs == 0
+
+
+@pytest.mark.parametrize("name", ["mcm", "federated", "double_squeeze"])
+def test_with_a_folder_anchors_that_leave_the_table_are_kept_on_disk(name: str, tmp_path: Path) -> None:
+    """A client that returns after all room in memory went to others is sent a coded frame, not a full model."""
+    made = presets.protocol_of(name)
+    assert isinstance(made.downlink, Versions | Followed)
+    server = ServerSession(replace(made, downlink=replace(made.downlink, keep=4), folder=str(tmp_path)), 0)
+    client, others = ClientSession(), [ClientSession() for _ in range(12)]
+    exchange(server, "away", client, noisy(0), None)
+    exchange(server, "away", client, noisy(1), None)
+    for i, other in enumerate(others):  # each brings an anchor, and goes on from it
+        exchange(server, i, other, noisy(2 * i + 2), None)
+        exchange(server, i, other, noisy(2 * i + 3), None)
+        assert len(table(server)) <= 4
+    frame = server.send("away", noisy(40))
+    assert (kind(frame), start(frame)) == ("DELTA", Start.ANCHOR)
+    assert len(frame) < 4 * 1200 / 2
+    client.receive(frame)
+    server.receive("away", client.reply())
+    assert server.digest("away") == client.digest
+    for i in range(12):
+        assert start(server.send(i, noisy(41))) != Start.RESET
+    assert server.n_resyncs == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_anchor_on_disk_is_dropped_when_its_last_client_leaves(tmp_path: Path) -> None:
+    server = ServerSession(replace(presets.federated(keep=2), folder=str(tmp_path)), 0)
+    for i in range(6):
+        exchange(server, i, ClientSession(), noisy(i), None)
+    side = references(server)
+    assert side.shelf is not None
+    assert len(side.shelved) == len(side.shelf) == 4  # six anchors, of which two are in memory
+    for i in range(6):
+        server.forget(i)
+    server.publish(noisy(10))
+    assert (len(side.table), len(side.shelved), len(side.shelf)) == (0, 0, 0)
+
+
+def test_the_shelf_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perbit.protocols.downlinks.references._SHELVED", 3)
+    server = ServerSession(replace(presets.federated(keep=2), folder=str(tmp_path)), 0)
+    clients = [ClientSession() for _ in range(9)]
+    for i, client in enumerate(clients):
+        exchange(server, i, client, noisy(i), None)
+    side = references(server)
+    assert side.shelf is not None
+    assert len(side.shelved) == len(side.shelf) == 3
+    frames = [server.send(i, noisy(20)) for i in (0, 5)]
+    assert [start(frame) for frame in frames] == [Start.RESET, Start.HERE]  # the oldest has gone
+
+
+def test_a_damaged_anchor_on_disk_is_found(tmp_path: Path) -> None:
+    server, client = ServerSession(replace(presets.federated(keep=2), folder=str(tmp_path)), 0), ClientSession()
+    exchange(server, "a", client, noisy(0), None)
+    for i in range(4):
+        exchange(server, i, ClientSession(), noisy(i + 1), None)
+    shelf = references(server).shelf
+    assert shelf is not None
+    shelf._file.seek(shelf._row_bytes * shelf._heads[1].row + 40)
+    shelf._file.write(b"\xff\xff")
+    with pytest.raises(ResyncNeeded, match="made against memory"):
+        client.receive(server.send("a", noisy(9)))
 
 
 def test_new_clients_in_every_round_do_not_crowd_out_the_others() -> None:

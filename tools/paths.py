@@ -2,19 +2,23 @@
 
     python tools/paths.py [--list] [--source FOLDER]
 
-Three uses are counted, each twice. "by itself" is the second time, when caches are warm: one tensor encoded, one round between a server
-and a client, one round of a comparison. "with what it needs first" adds making the objects and the first time.
-Code that runs at import is not counted, nor are comprehensions, which belong to the function they stand in.
+Three uses are counted: one tensor encoded, one round between a server and a client, one round of a comparison. "the first time" makes the
+objects too; "again" is the second time, when caches are warm. Code that runs at import is not counted, nor are comprehensions, which belong
+to the function they stand in. The last row is another count, a whole run of `perbit compare` in a process of its own, with its command
+line and everything that runs: comprehensions, lambdas, and the bodies of modules and classes that are imported on the way.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
+import subprocess
 import sys
 import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from inspect import CO_OPTIMIZED, signature
 from pathlib import Path
 from types import CodeType, FrameType
@@ -26,10 +30,10 @@ Use = Callable[["Recorder"], None]  # calls `again` before it does something for
 
 
 class Recorder:
-    """The functions of a package that run while this is open."""
+    """The functions of a package that run while this is open, or all its code."""
 
-    def __init__(self, package: Path) -> None:
-        self.package = f"{package}/"
+    def __init__(self, package: Path, only_functions: bool = True) -> None:
+        self.package, self.only_functions = f"{package}/", only_functions
         self.before: set[Function] = set()
         self.now: set[Function] = set()
 
@@ -48,8 +52,13 @@ class Recorder:
 
     def _see(self, frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(self.package) and _is_function(code):
-            self.now.add((code.co_filename.removeprefix(self.package), code.co_qualname))
+        if event != "call" or not code.co_filename.startswith(self.package):
+            return
+        file = code.co_filename.removeprefix(self.package)
+        if not self.only_functions:
+            self.now.add((file, f"{code.co_qualname}:{code.co_firstlineno}"))
+        elif _is_function(code):
+            self.now.add((file, code.co_qualname))
 
 
 def _is_function(code: CodeType) -> bool:
@@ -120,6 +129,16 @@ def one_compare_round(recorder: Recorder) -> None:
     recorder.before, recorder.now = rounds[0], rounds[1]
 
 
+def whole_compare(recorder: Recorder) -> None:
+    """The demo for one round, from the command line to its files; no page, no figures."""
+    from perbit import cli
+
+    options = ["--rounds", "1", "--seeds", "0", "--processes", "1", "--no-report"]
+    silent = io.StringIO()
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(silent), redirect_stderr(silent), recorder:
+        cli.main(["compare", *options, "--output", folder])
+
+
 USES: dict[str, Use] = {
     "one tensor": one_tensor,
     "one session round": one_session_round,
@@ -132,11 +151,11 @@ USES: dict[str, Use] = {
 
 def report(recorders: dict[str, Recorder], with_list: bool) -> Iterator[str]:
     """A table, and if asked for how many functions of which file each use passes through."""
-    yield f"{'':20}{'by itself':>24}{'with what it needs first':>28}"
+    yield f"{'':20}{'the first time':>24}{'again':>28}"
     for name, recorder in recorders.items():
-        yield f"{name:20}{_counts(recorder.now):>24}{_counts(recorder.before | recorder.now):>28}"
+        yield f"{name:20}{_counts(recorder.before):>24}{_counts(recorder.now):>28}"
     for name, recorder in recorders.items() if with_list else ():
-        yield f"\n{name}, by itself:"
+        yield f"\n{name}, again:"
         for file, n in sorted(Counter(file for file, _ in recorder.now).items()):
             functions = sorted(function for other, function in recorder.now if other == file)
             yield f"  {file} ({n}): {', '.join(functions)}"
@@ -156,15 +175,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="also name the functions")
     parser.add_argument("--source", type=Path, help="a folder with another perbit and its compiled kernels")
+    parser.add_argument("--whole", action="store_true", help="only count the whole run of `perbit compare`")
     given = parser.parse_args()
     if given.source:
         use_source(given.source)
     import perbit
 
+    if given.whole:
+        recorder = Recorder(Path(perbit.__file__).parent, only_functions=False)
+        whole_compare(recorder)
+        print(f"perbit compare: {_counts(recorder.now).replace('functions', 'pieces of code')}")
+        return
     recorders = {name: Recorder(Path(perbit.__file__).parent) for name in USES}
     for name, use in USES.items():
         use(recorders[name])
     print("\n".join(report(recorders, given.list)))
+    subprocess.run([sys.executable, __file__, *sys.argv[1:], "--whole"], check=True)  # where nothing is imported yet
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ tests/test_attacks.py runs them under every back end and measures their memory, 
 
 from __future__ import annotations
 
-from attacks import bombs, curves, headers, messages, sections, specs, symbols
+from attacks import bombs, curves, headers, messages, rd, sections, specs, symbols
 from attacks.build import ATTACKS, Attack, attack, sealed
 
 
@@ -24,5 +24,5 @@ def all_attacks() -> list[Attack]:
 
 
 __all__ = [
-    "ATTACKS", "Attack", "all_attacks", "attack", "bombs", "curves", "headers", "messages", "sealed", "sections", "specs", "symbols",
+    "ATTACKS", "Attack", "all_attacks", "attack", "bombs", "curves", "headers", "messages", "rd", "sealed", "sections", "specs", "symbols",
 ]  # fmt: skip

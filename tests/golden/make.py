@@ -43,6 +43,21 @@ def gradient(n: int, stream: int = 0) -> np.ndarray[Any, Any]:
     return ((a - b) * c).astype(np.float32) * np.float32(2.0**-42)
 
 
+def low_rank(rows: int, columns: int, rank: int = 2) -> np.ndarray[Any, Any]:
+    """A matrix of this rank and an eighth of noise, exact on every machine."""
+    raw = np.random.PCG64(rank).random_raw(rank * (rows + columns) + rows * columns)
+    whole = (raw >> np.uint64(56)).astype(np.int64) - 128
+    left, right, noise = np.split(whole, [rank * rows, rank * (rows + columns)])
+    product = left.reshape(rows, rank) @ right.reshape(rank, columns) + 8 * noise.reshape(rows, columns)
+    return product.astype(np.float32) * np.float32(2.0**-14)
+
+
+def kernels(out: int, taken: int, side: int) -> np.ndarray[Any, Any]:
+    """Convolution kernels whose taps change together."""
+    common = gradient(out * taken, stream=1).reshape(out, taken, 1, 1)
+    return 4 * common + gradient(out * taken * side * side, stream=2).reshape(out, taken, side, side)
+
+
 # What arrays are made of. Names and meanings never change: the index refers to them.
 INPUTS: dict[str, Callable[[], np.ndarray[Any, Any]]] = {
     "gradient": lambda: gradient(19 * 13).reshape(19, 13),
@@ -55,6 +70,9 @@ INPUTS: dict[str, Callable[[], np.ndarray[Any, Any]]] = {
     "bfloat16": lambda: gradient(60).astype(ml_dtypes.bfloat16),
     "int64": lambda: np.arange(-20, 20, dtype=np.int64) ** 7,
     "bool": lambda: np.arange(50) % 3 == 0,
+    "lowrank": lambda: low_rank(48, 64),
+    "kernels": lambda: kernels(24, 16, 3),
+    "spikes": lambda: gradient(6000) * np.where(np.arange(6000) % 97, np.float32(2.0**-6), np.float32(1)),
 }
 
 # Beyond the examples: streams of 32 lanes and 8 parts, and inputs at the edge.
@@ -64,17 +82,22 @@ EXTRA = {
         'qsgd(15, bucket=64, norm="max") | huffman', "topk(0.01) | qsgd(15) | rans", "randk(0.01) | fp16",
         "fp(2, 1) | rans", "mwl2(2, 2) | huffman", "natural | rans", "eden(2) | rans",
         "topk(0.05) | fitpoly", "topk(0.05) | fitdexp", "skcompress(0.05)", "threelc(1.9)", "patterns", "patterns(16, 12)",
+        "rd(0.02)", "rd(0.0005)", "rd(0.01, random=true)",
     ),
+    "gradient": ("rd(0.02)", "rd(0.0005)", "rd(0.00001)", "rd(0.02, random=true)"),
+    "lowrank": ("rd(0.05)", "rd(bits=1)", "rd(0.05, random=true)", "rd(0.0001)"),
+    "spikes": ("rd(0.02)",),
+    "kernels": ("rd(0.05)", "rd(db=-12)", "rd(0.05, random=true)"),
     "empty": (
         "raw", "topk(0.05) | fp16", "uniform(4) | rans", "qsgd(1) | rans", "fp(2, 1) | rans", "eden(1)",
-        "fitpoly", "fitdexp", "sketchml", "threelc", "patterns", "lowrank",
+        "fitpoly", "fitdexp", "sketchml", "threelc", "patterns", "lowrank", "rd(bits=1)",
     ),
-    "scalar": ("raw", "topk(k=3)", "uniform(4) | huffman"),
+    "scalar": ("raw", "topk(k=3)", "uniform(4) | huffman", "rd(0.1)", "rd(1e-9)"),
     "zeros": (
         "uniform(4) | rans", "qsgd(1) | rans", "threshold(0.5)", "fp(2, 1) | rans", "mwl2(2, 2) | rans", "eden(1)", "natural",
-        "fitpoly", "fitdexp", "skcompress", "threelc", "patterns",
+        "fitpoly", "fitdexp", "skcompress", "threelc", "patterns", "rd(0.5)",
     ),
-    "float64": ("raw", "uniform(4) | rans"),
+    "float64": ("raw", "uniform(4) | rans", "rd(0.01)"),
     "float16": ("raw", "qsgd(7)"),
     "bfloat16": ("raw", "bf16"),
     "int64": ("raw", "raw | zstd"),
@@ -95,6 +118,7 @@ MESSAGES: dict[str, Callable[[], tuple[Tensors, Any, dict[str, Any]]]] = {
         {},
     ),
     "stateful": lambda: (_model(), "uniform(2) | huffman", {"sequence": 300, "digest": b"\x00digest\xff"}),
+    "rd": lambda: (_model() | {"conv.weight": INPUTS["kernels"](), "bn.running_var": gradient(9)}, "rd(bits=1)", {}),
     "no tensors": lambda: ({}, "raw", {}),
     "integers": lambda: ({name: INPUTS[name]() for name in ("int64", "bool")}, "uniform(4) | rans", {}),
 }

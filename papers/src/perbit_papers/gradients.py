@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +31,8 @@ def collect(
     progress: Progress | None = None,
 ) -> Iterator[tuple[int, Tensors]]:
     """Train with Adam; yield (step, the mini-batch gradient of every parameter) at each step of `at`, by default the last. Steps count from 1."""
-    import torch
-
     network = seeded(model, data.info, seed)
-    optimiser = torch.optim.Adam(network.parameters(), lr=rate)
+    optimiser = _optimiser(network, "adam", rate)
     for step, (x, y) in enumerate(islice(batches(data, batch, seed), steps), start=1):
         value = _backward(network, data, x, y)
         if step in (at or [steps]):
@@ -50,24 +48,25 @@ def update(
     steps: int,
     seed: int = 0,
     *,
+    client: Dataset | None = None,
     warm_up: int = 0,
     batch: int = 16,
     rate: float = 0.3,
+    optimiser: Literal["sgd", "adam"] = "sgd",
     progress: Progress | None = None,
 ) -> Tensors:
-    """What one client of federated averaging sends: the change of the model over `steps` of SGD, after `warm_up` steps."""
-    import torch
+    """What one client of federated averaging sends: the change of the model over `steps` of training, after `warm_up` steps on all data.
 
+    Args:
+        client: what the client trains on after the warm-up; by default it goes on with all data.
+        optimiser: the rule of both phases; the client starts with a fresh one, as it does in every round.
+    """
     network = seeded(model, data.info, seed)
-    optimiser = torch.optim.SGD(network.parameters(), lr=rate)
-    before: Tensors = {}
-    for step, (x, y) in enumerate(islice(batches(data, batch, seed), warm_up + steps)):
-        if step == warm_up:
-            before = _snapshot(network)
-        value = _backward(network, data, x, y)
-        optimiser.step()
-        if progress:
-            progress(step + 1, value)
+    everyone = batches(data, batch, seed)
+    _train(network, data, islice(everyone, warm_up), _optimiser(network, optimiser, rate), progress)
+    before = _snapshot(network)
+    own = batches(client, batch, seed) if client else everyone
+    _train(network, data, islice(own, steps), _optimiser(network, optimiser, rate), progress)
     return {name: after - before[name] for name, after in _snapshot(network).items()}
 
 
@@ -80,6 +79,26 @@ def batches(data: Dataset, size: int, seed: int) -> Iterator[tuple[Array, Array]
         for start in range(0, len(order) - size + 1, size):
             part = order[start : start + size]
             yield data.prepare(data.train.x[part]), data.train.y[part]
+
+
+def _optimiser(network: torch.nn.Module, name: str, rate: float) -> torch.optim.Optimizer:
+    import torch
+
+    return (torch.optim.Adam if name == "adam" else torch.optim.SGD)(network.parameters(), lr=rate)
+
+
+def _train(
+    network: torch.nn.Module,
+    data: Dataset,
+    samples: Iterable[tuple[Array, Array]],
+    optimiser: torch.optim.Optimizer,
+    progress: Progress | None,
+) -> None:
+    for step, (x, y) in enumerate(samples, start=1):
+        value = _backward(network, data, x, y)
+        optimiser.step()
+        if progress:
+            progress(step, value)
 
 
 def _backward(network: torch.nn.Module, data: Dataset, x: Array, y: Array) -> float:

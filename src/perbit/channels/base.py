@@ -100,6 +100,11 @@ class Channel(ABC):
 
     def send(self, x: Any, state: State, seed: int) -> Sent:
         """Encode x. The same x, state and seed give the same frame; each number of a sequence draws its own randomness."""
+        sent = self.send_flat(state.layout.flatten(x), state, seed)
+        return sent._replace(value=state.layout.unflatten(sent.value))
+
+    def send_flat(self, x: F32, state: State, seed: int) -> Sent:
+        """The same for all values as one vector, which spares copies."""
         layout, frame = state.layout, b""
         sequence, digest = (state.sequence, self.digest(state)) if self.numbered else (None, None)
 
@@ -110,17 +115,22 @@ class Channel(ABC):
             frame, decoded = frames.write(made, y, own, sequence, digest)
             return decoded
 
-        value, memory = self.push(layout.flatten(x), state.memory, layout, code)
-        return Sent(frame, layout.unflatten(_frozen(value)), _advanced(state, frame, memory))
+        value, memory = self.push(x, state.memory, layout, code)
+        return Sent(frame, _frozen(value), _advanced(state, frame, memory))
 
     def receive(self, frame: Piece, state: State) -> tuple[Any, State]:
         """Decode a frame; StateMismatch if it was not made against this state."""
+        value, after = self.receive_flat(frame, state)
+        return state.layout.unflatten(value), after
+
+    def receive_flat(self, frame: Piece, state: State) -> tuple[F32, State]:
+        """The same with all values as one vector."""
         layout = state.layout
         opened = frames.read(frame, frames.blueprint(self.plan_at(state.sequence), layout))
         if self.numbered:
             self._check(opened.sequence, opened.digest, state)
         value, memory = self.pull(opened.values(), state.memory, layout)
-        return layout.unflatten(_frozen(value)), _advanced(state, frame, memory)
+        return _frozen(value), _advanced(state, frame, memory)
 
     def replay(self, missed: Iterable[Piece], state: State) -> tuple[Any, State]:
         """Receive kept frames in the order of their numbers; those received before are passed over. The value is the last one's."""

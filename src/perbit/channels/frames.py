@@ -17,7 +17,7 @@ from perbit.frame import payload, wire
 from perbit.frame.header import DIGEST_BYTES, MAGIC, STATEFUL, Entry, stateful_head, write_message
 from perbit.frame.seal import SEAL_BYTES, seal, unsealed
 from perbit.kernels.api import F32
-from perbit.plan.plan import Chooser, PlanLike, as_plan
+from perbit.plan.plan import PlanLike, as_plan
 from perbit.randomness import fold, key_from_seed
 
 _SEQUENCE_AT = len(MAGIC) + 2  # magic, version, flags
@@ -50,8 +50,9 @@ def _blueprint(plan: PlanLike, written: str, layout: Layout) -> Blueprint:
 
 def blueprint_for(plan: PlanLike, layout: Layout, flat: F32, seed: int) -> Blueprint:
     """The blueprint of one frame: for most plans the same as ever, for those that look at values a new one."""
-    if isinstance(plan, Chooser) and plan.looks_at_values:
-        return _made(layout, plan.codecs(layout.split(flat), seed))
+    chooser = as_plan(plan)
+    if chooser.looks_at_values:
+        return _made(layout, chooser.codecs(layout.split(flat), seed))
     return blueprint(plan, layout)
 
 

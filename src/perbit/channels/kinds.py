@@ -209,7 +209,12 @@ class Shifted(_Wrapper):
     def _moved(self, h: F32, d: F32, inner: Memory, layout: Layout) -> tuple[F32, Memory]:
         """The value and the new memory: one array for both where the memory moves by all of d."""
         value, rate = h + d, np.float32(self.rate(layout))
-        return value, (value if rate == 1 else h + rate * d, inner)
+        if rate == 1:
+            return value, (value, inner)
+        is_ours = not inner and d.flags.writeable  # what was just decoded, and the inner channel remembers nothing
+        moved = np.multiply(d, rate, out=d if is_ours else None)
+        moved += h
+        return value, (moved, inner)
 
     def shared(self, memory: Memory) -> tuple[F32, ...]:
         return (memory[0], *self.inner.shared(memory[-1]))

@@ -20,6 +20,7 @@ from perbit.coding.bits import bytes_of
 from perbit.files import FileError
 
 ClientId = Hashable
+_PIECE = 1 << 19  # bytes written at once; more of them at a time cost Linux up to five times as long, in search of room
 
 
 class Store(ABC):
@@ -80,7 +81,8 @@ class _Head:
 class OnDisk(Store):
     """Memories as rows of a file without a name, which vanishes with the process. `put` writes, so here it is final.
 
-    A client of some of the tensors only has a row that is not full.
+    A client of some of the tensors only has a row that is not full. Clients with one and the same state, as new ones have it, share a row
+    until they go on from there.
 
     Args:
         folder: where there is room; no file of anybody else is touched there.
@@ -100,8 +102,8 @@ class OnDisk(Store):
         weakref.finalize(self, self._file.close)
         self._row_bytes = sum(array.nbytes for array in leaves(first.memory))
         self._heads: dict[ClientId, _Head] = {}
+        self._users: list[int] = []  # of each row
         self._free: list[int] = []
-        self._n_rows = 0
         self._latest: OrderedDict[ClientId, State] = OrderedDict()
 
     def __len__(self) -> int:
@@ -122,23 +124,38 @@ class OnDisk(Store):
 
     def put(self, changed: Mapping[Any, State], gone: Iterable[ClientId] = ()) -> Store:
         for client, state in changed.items():
-            is_new = client not in self._heads
-            row = self._new_row() if is_new else self._heads[client].row
-            self._file.seek(self._row_bytes * row)
-            try:
-                for array in leaves(state.memory):
-                    _drain(self._file, bytes_of(np.ascontiguousarray(array)))
-            except FileError:
-                self._free += [row] if is_new else []
-                raise
-            sizes = tuple(array.size for array in leaves(state.memory))
-            self._heads[client] = _Head(row, state.layout, state.sequence, state.link, sizes)
+            twin = next((other for other, known in self._latest.items() if known is state), None)
+            self._move(client, self._written(client, state) if twin is None else self._heads[twin])
             self._remember(client, state)
         for client in gone:
-            if client in self._heads:
-                self._free.append(self._heads.pop(client).row)
+            self._move(client, None)
             self._latest.pop(client, None)
         return self
+
+    def _written(self, client: ClientId, state: State) -> _Head:
+        """Over the client's own row, unless others need it."""
+        old = self._heads.get(client)
+        own = None if old is None or self._users[old.row] > 1 else old.row
+        row = self._new_row() if own is None else own
+        self._file.seek(self._row_bytes * row)
+        try:
+            for array in leaves(state.memory):
+                _drain(self._file, bytes_of(np.ascontiguousarray(array)))
+        except FileError:
+            self._free += [row] if own is None else []
+            raise
+        sizes = tuple(array.size for array in leaves(state.memory))
+        return _Head(row, state.layout, state.sequence, state.link, sizes)
+
+    def _move(self, client: ClientId, head: _Head | None) -> None:
+        """To a row, or away; a row that nobody needs any more is free."""
+        old = self._heads.pop(client, None)
+        if head is not None:
+            self._heads[client] = head
+            self._users[head.row] += 1
+        if old is not None:
+            self._users[old.row] -= 1
+            self._free += [] if self._users[old.row] else [old.row]
 
     def _remember(self, client: ClientId, state: State) -> None:
         self._latest[client] = state
@@ -149,8 +166,8 @@ class OnDisk(Store):
     def _new_row(self) -> int:
         if self._free:
             return self._free.pop()
-        self._n_rows += 1
-        return self._n_rows - 1
+        self._users.append(0)
+        return len(self._users) - 1
 
 
 def _fill(file: IO[bytes], target: memoryview) -> None:
@@ -163,10 +180,10 @@ def _fill(file: IO[bytes], target: memoryview) -> None:
 
 
 def _drain(file: IO[bytes], source: memoryview) -> None:
-    """Write all of the source; one call may take less."""
+    """Write all of the source, piece by piece; one call may take less."""
     try:
         while len(source):
-            source = source[file.write(source) :]
+            source = source[file.write(source[:_PIECE]) :]
     except OSError as error:
         raise FileError(f"cannot keep the clients' memories: {error.strerror}") from error
 

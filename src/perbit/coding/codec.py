@@ -40,6 +40,7 @@ class Codec(ABC):
     wire_id: ClassVar[int] = 0  # 0: no number of its own, the name travels as text
     takes: ClassVar[Kind]
     gives: ClassVar[Kind]
+    codes_small: ClassVar[bool] = False  # good for small tensors too, which otherwise go as they are
     examples: ClassVar[tuple[str, ...]] = ()  # specs that exercise it: for the laws, the golden frames and the docs
 
     @property

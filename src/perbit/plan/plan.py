@@ -2,6 +2,7 @@
 
 A spec such as "topk(0.01) | qsgd(15) | rans" codes the large tensors of a model. Small and one-dimensional ones (biases, norms, the running
 statistics of batch norm) go as they are: they are a percent of the values, and a variance that a coarse codec pushes below zero ruins a model.
+Codecs that are good for small tensors too, such as `rd`, code them as well; running statistics still go as they are.
 A lone array, which has no name, is always coded.
 """
 
@@ -15,16 +16,18 @@ from typing import Any
 from numpy.typing import NDArray
 
 from perbit.coding.arrays import FLOATS, dtype_name
-from perbit.coding.codec import Codec, as_pipeline
+from perbit.coding.codec import Codec, as_pipeline, stages_of
 from perbit.coding.families.formats import Raw
 from perbit.coding.spec import CodecLike, codec
 from perbit.coding.values import Shape, size
 from perbit.errors import SpecError
 from perbit.plan.rules import Rule
-from perbit.plan.whole import with_common_thresholds
+from perbit.plan.whole import shares_a_step, with_common_steps, with_common_thresholds
 
 Rules = Mapping[str, CodecLike] | Iterable[tuple[str, CodecLike]]
 SAME = "same"  # for `small`, in text: no exception for small tensors
+AUTO = "auto"  # for `small`: raw, but the default where that is a codec for small tensors too
+_RUNNING = ("running_mean", "running_var")
 
 
 @dataclass(frozen=True)
@@ -34,14 +37,14 @@ class Chooser(ABC):
     Args:
         default: the codec of every tensor that no rule names and that is not small.
         rules: exceptions, as pairs of a rule (perbit.plan.rules) and a spec, or a dict; the first match wins.
-        small: the codec of small tensors; None or "same": the default.
+        small: the codec of small tensors; None or "same": the default; "auto": raw, or the default if it is good for them (`rd`).
         small_below: tensors with fewer values are small.
         flat_is_small: so are tensors with one dimension, or none.
     """
 
     default: Codec
     rules: tuple[tuple[str, Codec], ...] = ()
-    small: Codec | None = Raw()
+    small: Codec | None = AUTO  # type: ignore[assignment]
     small_below: int = 1024
     flat_is_small: bool = True
 
@@ -49,6 +52,8 @@ class Chooser(ABC):
         object.__setattr__(self, "default", _checked(self.default))
         object.__setattr__(self, "rules", _checked_rules(self.rules))
         small: object = self.small
+        if small == AUTO:
+            small = None if stages_of(self.default)[0].codes_small else Raw()
         object.__setattr__(self, "small", None if small in (None, SAME) else _checked(small))
 
     def exception_for(self, name: str, shape: Shape, dtype: str = "float32") -> Codec | None:
@@ -58,6 +63,8 @@ class Chooser(ABC):
         for rule, chosen in self.rules:
             if Rule.of(rule).matches(name, shape):
                 return chosen
+        if stages_of(self.default)[0].codes_small and name.endswith(_RUNNING):
+            return Raw()
         is_small = name != "" and (size(shape) < self.small_below or (self.flat_is_small and len(shape) <= 1))
         return self.small if is_small else None
 
@@ -72,9 +79,14 @@ class Chooser(ABC):
         return (self.default, *(chosen for _, chosen in self.rules), *small)
 
     @property
-    @abstractmethod
+    def needs_whole_model(self) -> bool:
+        """Whether no tensor's codec can be told without the values of all the others."""
+        return False
+
+    @property
     def looks_at_values(self) -> bool:
         """Whether `codecs` depends on the values of the tensors, and so `codec_for` tells only what is likely."""
+        return self.needs_whole_model or any(map(shares_a_step, self.all_codecs))
 
     @abstractmethod
     def codecs(self, tensors: Mapping[str, NDArray[Any]], seed: int | None = 0) -> dict[str, Codec]:
@@ -111,7 +123,7 @@ class Plan(Chooser):
         cls,
         default: CodecLike,
         rules: Rules = (),
-        small: CodecLike | None = "raw",
+        small: CodecLike | None = AUTO,
         small_below: int = 1024,
         flat_is_small: bool = True,
         whole_model: bool = False,
@@ -120,13 +132,14 @@ class Plan(Chooser):
         return cls(default, rules, small, small_below, flat_is_small, whole_model)  # type: ignore[arg-type]
 
     @property
-    def looks_at_values(self) -> bool:
+    def needs_whole_model(self) -> bool:
         return self.whole_model
 
     def codecs(self, tensors: Mapping[str, NDArray[Any]], seed: int | None = 0) -> dict[str, Codec]:
         """The codec of every tensor of a message."""
         chosen = {name: self.codec_for(name, x.shape, dtype_name(x.dtype)) for name, x in tensors.items()}
-        return with_common_thresholds(chosen, tensors) if self.whole_model else chosen
+        shared = with_common_thresholds(chosen, tensors) if self.whole_model else chosen
+        return with_common_steps(shared, tensors)
 
 
 PlanLike = Chooser | CodecLike

@@ -1,17 +1,25 @@
-"""Top-k over a whole model: one threshold for all tensors that share a spec, so that important layers keep more."""
+"""What tensors that share a spec decide together: the threshold of `topk`, so that important layers keep more; the step of `rd`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perbit.coding.codec import Codec, Pipeline, stages_of
+from perbit.coding import arrays
+from perbit.coding.bits import Writer
+from perbit.coding.codec import Codec, Pipeline, as_pipeline, stages_of
+from perbit.coding.families.rd import RateDistortion
 from perbit.coding.families.sparse import SMALLEST, Threshold, TopK, kept
+from perbit.frame import header
+from perbit.frame.seal import SEAL_BYTES
 from perbit.kernels import K
 from perbit.kernels.api import F32
+
+_ANY_STEP = 0.0001234  # as long in a frame as any other
 
 
 def with_common_thresholds(codecs: Mapping[str, Codec], tensors: Mapping[str, NDArray[Any]]) -> dict[str, Codec]:
@@ -43,3 +51,28 @@ def common_level(tensors: list[NDArray[Any]], ratio: float) -> float:
     flat = np.where(np.isfinite(flat), flat, np.float32(0))
     largest = K.top_k(flat, kept(flat.size, ratio, None))
     return max(SMALLEST, float(np.abs(flat[largest]).min()))
+
+
+def shares_a_step(codec: Codec) -> bool:
+    """Whether tensors with this codec have to agree on a step: `rd` by bits or by error."""
+    return isinstance(codec, RateDistortion) and codec.step is None
+
+
+def with_common_steps(codecs: Mapping[str, Codec], tensors: Mapping[str, NDArray[Any]]) -> dict[str, Codec]:
+    """The same codecs, where `rd` by bits or by error has the step with which all its tensors together meet it."""
+    result = dict(codecs)
+    for codec in set(codecs.values()):
+        if isinstance(codec, RateDistortion) and codec.step is None:
+            own = {name: tensors[name] for name in codecs if codecs[name] == codec}
+            floats = [arrays.to_floats(x, name).array for name, x in own.items()]
+            result |= dict.fromkeys(own, codec.shared_by(floats, _head_bytes(own, codec)))
+    return result
+
+
+def _head_bytes(tensors: Mapping[str, NDArray[Any]], codec: RateDistortion) -> int:
+    """The bytes of a message that are no tensor's payload."""
+    pipeline = as_pipeline(replace(codec, step=_ANY_STEP, bits=None, db=None))
+    entries = [header.Entry(name, arrays.dtype_name(x.dtype), x.shape, pipeline) for name, x in tensors.items()]
+    out = Writer()
+    header.write_message(entries, None, None, out)
+    return sum(map(len, out.pieces)) + SEAL_BYTES

@@ -367,7 +367,7 @@ def fedavg_topk_ef(
 
 @_preset(two_way=True, bound=theory.step_mcm)
 def federated(
-    up: PlanLike = LOCAL_UP, down: PlanLike = LOCAL_DOWN, decay: float = 0.5, first: PlanLike = RAW, keep: int = 46
+    up: PlanLike = LOCAL_UP, down: PlanLike = LOCAL_DOWN, decay: float = 0.5, first: PlanLike = RAW, keep: int = 42
 ) -> Protocol:
     """Local training by clients that come and go, under any strategy; what the engines run unless told otherwise. Ours.
 

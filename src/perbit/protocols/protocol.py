@@ -108,7 +108,7 @@ class Protocol:
             unless `exact`. "ghost": clients get w_{k-1} + C(step): no message can do that, a simulation lends them w_{k-1}.
         exact: where updates are carried, the server keeps its own model exact.
         local_steps: above 0, clients send the difference after so many local steps instead of a gradient (FedAvg).
-        folder: keep the server's memories of each client in files of this folder.
+        folder: keep the server's memories of each client in files of this folder, and the last full models of absent clients.
     """
 
     name: str
@@ -139,6 +139,8 @@ class Protocol:
     def server(self, layout: Layout, model: F64, known: F32, n_clients: int | None = None) -> Server:
         """The server at the start; `known` is the first model as the clients know it."""
         side, place, _ = self.downlink.init(layout, known, n_clients)
+        if self.folder is not None:
+            self.downlink.keep_in(side, self.folder)
         uplinks = store_in(self.folder, self.uplink.init(layout)[1])
         places = store_in(self.folder if isinstance(self.downlink, PerClient) else None, place)
         predicts = self.uplink.expectation(uplinks.first) is not None
@@ -244,20 +246,23 @@ class Average:
         self._surprise = np.zeros(server.layout.n)  # sum of ĝ_i - h_i
         n_predicted = 0 if server.predicted is None else server.layout.n
         self._moved = np.zeros(n_predicted, np.float32)  # sum of changes of h_i
+        self._difference = np.empty(n_predicted, np.float32)  # room for one of them
 
     def add(self, client: ClientId, frame: Piece) -> F32:
         """Take up one frame; what it says, as a flat vector. A client of some tensors only says nothing of the others."""
         before = self.uplinks.get(client)
-        value, after = self.protocol.uplink.receive(frame, before)
-        flat, predicted = self._whole(before.layout, before.layout.flatten(value)), self._prediction(before)
+        value, after = self.protocol.uplink.receive_flat(frame, before)
+        flat, predicted = self._whole(before.layout, value), self._prediction(before)
         low, high, n_nonfinite = K.scan(flat)
         if n_nonfinite or not max(-low, high, 0.0) <= _LARGEST:
             raise DecodeError(f"what client {client} sent is not finite, or too large to be summed up")
-        self._surprise += flat if predicted is None else flat - predicted
-        self.count += 1
         now = self._prediction(after)
-        if predicted is not None and now is not None:
-            self._moved += now - predicted
+        if predicted is None or now is None:
+            self._surprise += flat
+        else:
+            self._surprise += np.subtract(flat, predicted, out=self._difference)
+            self._moved += np.subtract(now, predicted, out=self._difference)
+        self.count += 1
         self.uplinks.put(client, after)
         return flat
 

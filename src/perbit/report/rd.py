@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from perbit.gennorm.special import digamma
 from perbit.plan.template import Template
 
 DEFAULT_SPECS = (
+    "rd(?)",
     "topk(?) | fp16",
     "topk(?) | fp(5, 2) | rans",
     "topk(?) | lloyd(3) | rans",
@@ -40,6 +41,7 @@ DEFAULT_SPECS = (
 )
 RATES = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
 _MOST_POINTS = 12
+_FINEST_STEP, _COARSEST_STEP = 0.05, 8.0  # in root mean squares
 _HEADER_ROOM = 1.01  # a codec of one bit a value counts as such, in spite of its header
 
 
@@ -50,7 +52,7 @@ class RatePoint:
     spec: str
     bits_per_value: float
     mse_db: float
-    weighted_db: float  # with |x|^m as weight
+    weighted_db: float | None = None  # with |x|^m as weight, where that was measured
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,14 @@ class RateCurve:
 
     spec: str
     points: tuple[RatePoint, ...]
+
+    def rate_at(self, db: float) -> float | None:
+        """The bits per value at this error, between neighbouring points; None where the curve does not reach it."""
+        points = self.useful()
+        errors = [-point.mse_db for point in points]
+        if not points or not errors[0] <= -db <= errors[-1]:
+            return None
+        return math.exp(float(np.interp(-db, errors, [math.log(point.bits_per_value) for point in points])))
 
     def useful(self, error: str = "mse_db") -> list[RatePoint]:
         """Points that no smaller frame of the same curve beats, and that beat sending nothing."""
@@ -75,6 +85,13 @@ class RateCurve:
         if not bits or rate * _HEADER_ROOM < bits[0]:
             return None
         return float(np.interp(rate, bits, [point.mse_db for point in self.useful()]))
+
+
+class Valued(Protocol):
+    """Anything with values to code."""
+
+    @property
+    def values(self) -> NDArray[np.float32]: ...
 
 
 @dataclass(frozen=True)
@@ -115,8 +132,13 @@ class RateSource:
         return db(error / dist.abs_moment(m + 2))
 
 
-def candidates(spec: str, source: RateSource) -> list[Codec]:
-    """The codecs of one spec: one, or one for each of about a dozen values of its `?`."""
+def candidates(spec: str, source: Valued, most: int = _MOST_POINTS, reach: float = 1.0) -> list[Codec]:
+    """The codecs of one spec: one, or one for each of some values of its `?`.
+
+    Args:
+        most: values, at most; twice as many steps.
+        reach: how much coarser steps become.
+    """
     if "?" not in spec:
         return [codec(spec)]
     template = Template(spec)
@@ -124,14 +146,24 @@ def candidates(spec: str, source: RateSource) -> list[Codec]:
     axis = template.axis(n)
     low, high = axis.value(0), axis.value(axis.count - 1)
     if isinstance(low, int):
-        wanted = np.unique(np.round(np.geomspace(max(low, 1), high, min(axis.count, _MOST_POINTS))).astype(int))
-        return [
-            template.fill(int(value)) for value in (wanted if axis.count > _MOST_POINTS else range(low, int(high) + 1))
-        ]
+        wanted = np.unique(np.round(np.geomspace(max(low, 1), high, min(axis.count, most))).astype(int))
+        return [template.fill(int(value)) for value in (wanted if axis.count > most else range(low, int(high) + 1))]
     if high <= 1:  # a share of the values
-        return [template.fill(float(f"{v:.3g}")) for v in np.geomspace(max(0.001, min(1.0, 20 / n)), 1.0, _MOST_POINTS)]
-    unit = float(np.sqrt(np.mean(np.square(source.values, dtype=np.float64)))) if template.parameter == "level" else 1.0
-    return [template.fill(float(f"{unit * v:.3g}")) for v in np.geomspace(0.005, 5, _MOST_POINTS)]
+        return _filled(template, np.geomspace(max(0.001, min(1.0, 20 / n)), 1.0, most))
+    rms = float(np.sqrt(np.mean(np.square(source.values, dtype=np.float64))))
+    if template.parameter == "step":
+        return _filled(template, rms * _steps(2 * most, reach))
+    return _filled(template, np.geomspace(0.005, 5, most) * (rms if template.parameter == "level" else 1.0))
+
+
+def _steps(count: int, reach: float) -> NDArray[np.float64]:
+    """In root mean squares: most of them where a bit more or less of the step decides how many values are sent at all."""
+    fine = np.geomspace(_FINEST_STEP, 1, count // 4, endpoint=False)
+    return np.concatenate([fine, np.geomspace(1, _COARSEST_STEP * reach, count - fine.size)])
+
+
+def _filled(template: Template, values: NDArray[np.float64]) -> list[Codec]:
+    return [template.fill(float(f"{value:.3g}")) for value in values]
 
 
 def measure(source: RateSource, chosen: Codec, m: float, seed: int = 0) -> RatePoint:

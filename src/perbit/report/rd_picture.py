@@ -1,16 +1,19 @@
-"""The picture of `perbit rd`."""
+"""The pictures of `perbit rd`: of one tensor, and of a whole model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from perbit.report.rd import RateCurve, RateSource
+from perbit.report.rd_model import ModelSource
 from perbit.report.style import COLOURS, MARKERS, picture
 
 _MOST_BITS = 6.0
+_MODEL_BITS, _MODEL_DB = (0.002, 4.0), (-20.0, 0.5)  # what the picture of a model shows
 
 
 def draw(source: RateSource, curves: Sequence[RateCurve], m: float, path: Path) -> None:
@@ -26,15 +29,8 @@ def draw(source: RateSource, curves: Sequence[RateCurve], m: float, path: Path) 
             rate, source.weighted_limit_db(rate, m), color="black", linewidth=1, linestyle="--", label="high-rate limit"
         )
         for index, curve in enumerate(curves):
-            look = {
-                "color": COLOURS[index % len(COLOURS)],
-                "marker": MARKERS[(index + index // len(COLOURS)) % len(MARKERS)],
-            }
-            style = "-" if index < len(COLOURS) else "--"
             for ax, error in ((plain, "mse_db"), (weighted, "weighted_db")):
-                points = curve.useful(error)
-                bits, heights = [p.bits_per_value for p in points], [getattr(p, error) for p in points]
-                ax.plot(bits, heights, label=curve.spec, linestyle=style, **look)
+                _plot(ax, curve, error, index)
         floor = float(source.bound_db(np.array([_MOST_BITS]))[0])
         for ax, title in ((plain, "mean squared error"), (weighted, f"weighted by |x|^{m:g}")):
             ax.set(
@@ -48,3 +44,37 @@ def draw(source: RateSource, curves: Sequence[RateCurve], m: float, path: Path) 
         weighted.legend(*([part[0]] for part in weighted.get_legend_handles_labels()), loc="upper right")
         drawing.suptitle(f"{source.name}: fitted β = {source.beta:.3g}, {source.values.size:,} values", fontsize=12)
         drawing.legend(*plain.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+
+
+def draw_model(source: ModelSource, curves: Sequence[RateCurve], peers: Sequence[RateCurve], path: Path) -> None:
+    """Error against real bits of all large tensors together; black: the points of another codec."""
+    with picture(path, width=9, height=6) as drawing:
+        (ax,) = drawing.axes
+        for curve, style in zip(peers, ("--", "-"), strict=False):
+            points = curve.useful()
+            bits, heights = [p.bits_per_value for p in points], [p.mse_db for p in points]
+            ax.plot(bits, heights, color="black", linestyle=style, label=curve.spec)
+        for index, curve in enumerate(curves):
+            _plot(ax, curve, "mse_db", index)
+        ax.set(
+            xscale="log",
+            xlim=_MODEL_BITS,
+            ylim=_MODEL_DB,
+            xlabel="real bits per value",
+            ylabel="error (dB of sending nothing)",
+        )
+        ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        ax.set_title(f"{source.name}: {len(source.tensors)} tensors, {source.values.size:,} values")
+        ax.legend(loc="lower left")
+
+
+def _plot(ax: Any, curve: RateCurve, error: str, index: int) -> None:
+    points = curve.useful(error)
+    ax.plot(
+        [point.bits_per_value for point in points],
+        [getattr(point, error) for point in points],
+        label=curve.spec,
+        linestyle="-" if index < len(COLOURS) else "--",
+        color=COLOURS[index % len(COLOURS)],
+        marker=MARKERS[(index + index // len(COLOURS)) % len(MARKERS)],
+    )

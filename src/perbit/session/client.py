@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ class _Task:
     base: Held | None
     held: Held
 
-    @property
+    @cached_property
     def model(self) -> Model:
         return self.held.model(self.terms)
 
@@ -180,7 +181,7 @@ class ClientSession:
         """The downlink and the model, shared with the clients that come from the same downlink and are given the same."""
         if self._shared is None:
             return compute()
-        shared: tuple[Any, F32] = self._shared.once((id(down), *given), down, compute)
+        shared: tuple[Any, F32] = self._shared.once(down, given, compute)
         return shared
 
     def _update(self, task: _Task, names: tuple[str, ...] | None, update: F32, trained: Model) -> tuple[bytes, Held]:
@@ -188,9 +189,10 @@ class ClientSession:
         if names != held.names:
             told = json.dumps(names or [name for name, _, _ in terms.schema]).encode()
             held = replace(held, names=names, up=terms.uplink.init(answered(terms.layout, names))[0])
-        layout = held.up.layout
-        parts = {name: x for name, x in task.model.layout.split(update).items() if name in dict(layout.tensors)}
-        sent = terms.uplink.send(parts, held.up, up_seed(fold(terms.seed, held.version), terms.number))
+        if names is not None:
+            parts, layout = task.model.layout.split(update), held.up.layout
+            update = layout.flatten({name: parts[name] for name, _ in layout.tensors})
+        sent = terms.uplink.send_flat(update, held.up, up_seed(fold(terms.seed, held.version), terms.number))
         exact = pack_exact(task.model.differing(trained))
         answer = enclose(Kind.UPDATE, held.sequence, task.digest, sent.frame, exact, told)
         return answer, replace(held, up=sent.state)

@@ -26,7 +26,7 @@ class Held:
 
     def digest(self, terms: Terms) -> bytes:
         """What a frame for this state must have been made against."""
-        return terms.digest(self.up, terms.downlink.digest_of(self.down))
+        return terms.digest(terms.uplink.digest(self.up), terms.downlink.digest_of(self.down))
 
     def model(self, terms: Terms) -> Model:
         return Model(terms.schema, self.point, self.exact)

@@ -251,7 +251,7 @@ class ServerSession:
         """The digest of what a client holds; the client's own is the same."""
         if self._model is None or client not in self._clients:
             return None
-        return self._digest(client, self._places.get(client))
+        return self._digest(self._digest_up(client), self._places.get(client))
 
     # --- the model ----------------------------------------------------------------------------------------------------
 
@@ -313,20 +313,20 @@ class ServerSession:
     def _send_full(self, client: ClientId) -> bytes:
         server, model = self._server, self._present_model()
         sent = self._deliver(None, client) if server.round else self._stay(server.places.first)
-        self._wait(client, sent)
+        self._wait(client, sent, self._digest_up(client))
         terms = replace(self._terms, number=number_of(client)).to_bytes()
         way = WayDown(server.round, sent.start, list(sent.frames), pack_exact(model.exact))
         return enclose(Kind.FULL, self._sequence, bytes(DIGEST_BYTES), terms, *way.parts(), self._first)
 
     def _send_unchanged(self, client: ClientId) -> bytes:
-        place = self._places.get(client)
-        self._wait(client, self._stay(place))
-        return enclose(Kind.UNCHANGED, self._sequence, self._digest(client, place))
+        place, up = self._places.get(client), self._digest_up(client)
+        held = self._wait(client, self._stay(place), up)
+        return enclose(Kind.UNCHANGED, self._sequence, held)
 
     def _send_delta(self, client: ClientId) -> bytes:
-        place, model = self._places.get(client), self._present_model()
-        base, sent = self._digest(client, place), self._deliver(place, client)
-        self._wait(client, sent)
+        place, up, model = self._places.get(client), self._digest_up(client), self._present_model()
+        base, sent = self._digest(up, place), self._deliver(place, client)
+        self._wait(client, sent, up)
         held = self._exact.get(self._clients[client].version, {})
         changed = {name: x for name, x in model.exact.items() if name not in held or not same(x, held[name])}
         way = WayDown(self._server.round, sent.start, list(sent.frames), pack_exact(changed))
@@ -343,19 +343,24 @@ class ServerSession:
         self.protocol.downlink.enter(self._server.downlink, place)
         return Delivery([], self._server.downlink, place)
 
-    def _wait(self, client: ClientId, sent: Delivery) -> None:
+    def _wait(self, client: ClientId, sent: Delivery, up: bytes) -> bytes:
+        """For an answer with this digest."""
         self._abandon(client)
-        known, expected = self._clients.get(client), self._digest(client, sent.place)
+        known, expected = self._clients.get(client), self._digest(up, sent.place)
         names = None if known is None else known.names
         self._pending[client] = _Pending(self._sequence, self._server.round, sent.place, expected, names)
+        return expected
 
     def _abandon(self, client: ClientId) -> None:
         pending = self._pending.pop(client, None)
         if pending is not None:
             self.protocol.downlink.release(self._server.downlink, pending.place)
 
-    def _digest(self, client: ClientId, place: Any) -> bytes:
-        return self._terms.digest(self._average.uplinks.get(client), self.protocol.downlink.digest_at(place))
+    def _digest_up(self, client: ClientId) -> bytes:
+        return self.protocol.uplink.digest(self._average.uplinks.get(client))
+
+    def _digest(self, up: bytes, place: Any) -> bytes:
+        return self._terms.digest(up, self.protocol.downlink.digest_at(place))
 
     # --- up -----------------------------------------------------------------------------------------------------------
 
@@ -378,6 +383,8 @@ class ServerSession:
             )
         if answer.kind == Kind.ACK:
             answer.body.end()
+            if client not in self._clients:  # it counts as one more
+                self._average.uplinks.put(client, self._average.uplinks.get(client))
             self._confirm(client, pending, pending.names)
             return None
         return self._receive_update(client, pending, answer)
@@ -419,11 +426,8 @@ class ServerSession:
 
     def _confirm(self, client: ClientId, pending: _Pending, names: tuple[str, ...] | None) -> None:
         """The client is where the message led it; the one heard of last is last."""
-        uplinks = self._average.uplinks
         if self._clients.pop(client, None) is not None:
             self.protocol.downlink.release(self._server.downlink, self._places.get(client))
-        else:
-            uplinks.put(client, uplinks.get(client))  # it counts as one more, even if it only acknowledged
         self._clients[client] = _Known(pending.sequence, pending.version, names)
         self._places.put(client, pending.place)
         del self._pending[client]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
-from perbit.channels import Channel, Direct, ErrorFeedback, Layout, Momentum, Shifted, State, Summed, Warmup
+from perbit.channels import Channel, Direct, ErrorFeedback, Layout, Momentum, Shifted, Summed, Warmup
 from perbit.channels.packing import from_text, to_text
 from perbit.coding.arrays import DTYPES, FLOATS
 from perbit.coding.bits import Piece
@@ -45,15 +46,15 @@ class Terms:
     schema: Schema
     exact: tuple[str, ...]
 
-    @property
+    @cached_property
     def layout(self) -> Layout:
         """The tensors that are coded."""
         exact = set(self.exact)
         return Layout(tuple((name, shape) for name, _, shape in self.schema if name not in exact))
 
-    def digest(self, up: State, down: bytes) -> bytes:
-        """Eight bytes that differ if the ends differ in a memory both keep, or in the frames so far."""
-        return blake2b(self.session + self.uplink.digest(up) + down, digest_size=8).digest()
+    def digest(self, up: bytes, down: bytes) -> bytes:
+        """Eight bytes that differ if the ends differ in a memory both keep, or in the frames so far: both channels' digests in one."""
+        return blake2b(self.session + up + down, digest_size=8).digest()
 
     def to_bytes(self) -> bytes:
         return to_text(self).encode()

@@ -19,6 +19,7 @@ from perbit.coding.families import (  # noqa: F401
     positions,
     qsgd,
     randk,
+    rd,
     sign,
     sketches,
     sparse,

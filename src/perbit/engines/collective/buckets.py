@@ -107,7 +107,7 @@ class BucketGradients:
 def plan_by_parameter(plan: PlanLike) -> Chooser:
     """A spec or a plan, for engines that give the gradients of a model in parts."""
     chooser = as_plan(plan)
-    if chooser.looks_at_values:
+    if chooser.needs_whole_model:
         raise ValueError(
             "a Budget or a plan with whole_model=True chooses codecs by the values of the whole model, but gradients come in parts here; "
             "use a spec, or a Plan without whole_model"

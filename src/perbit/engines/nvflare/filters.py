@@ -55,7 +55,8 @@ class ServerOutput(_Filter):
         up, down: the codec of each direction: a spec, which codes large tensors and leaves small ones raw; a dict with the
             arguments of `Plan.of` or of `Budget.of`; a Plan or a Budget. None: the preset's own.
         rules: exceptions in both directions, unless one goes raw: which tensors get which spec; the first match wins.
-        small: the spec of small and one-dimensional tensors, in both directions; "same": that of the large ones. None: "raw".
+        small: the spec of small and one-dimensional tensors, in both directions; "same": that of the large ones.
+            None: they go as they are, unless the spec is good for them too (`rd`).
         options: the preset's other parameters, by name.
         first: the codec of full models ("fp16" halves them), for presets that have this parameter.
         population: how many clients there are, absent ones included; None: those that were heard of.

@@ -67,4 +67,4 @@ def _with_exceptions(preset: str | None, way: str, given: Any, rules: Any, small
         raise SpecError(f"{way} is a plan with exceptions of its own; write rules and small there, or give a spec")
     if spec is None:
         raise SpecError(f"rules and small are exceptions to a codec; {preset} names none for {way}, so give a spec")
-    return given if codec(spec) == Raw() else Plan.of(spec, rules or (), "raw" if small is None else small)
+    return given if codec(spec) == Raw() else Plan.of(spec, rules or (), "auto" if small is None else small)

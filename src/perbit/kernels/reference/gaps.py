@@ -5,77 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from perbit.kernels.api import U32, Buffer
+from perbit.kernels.reference.bitcoder import STATE_BITS, BitDecoder, BitEncoder, State, learnt_bit, probability
 from perbit.kernels.reference.checks import MAX_LENGTH, require
 
 CLASSES, NODES, LEARNT_BITS = 33, 4, 2
 DENSITIES = 64
-STATE_BITS, LAST_COUNT = 22, 252
-CERTAIN = (1 << STATE_BITS) - 1
-
-
-class Interval:
-    """The interval [low, high] of a 32-bit binary arithmetic code without carries."""
-
-    def __init__(self) -> None:
-        self.low, self.high = 0, 0xFFFFFFFF
-
-    def split(self, p: int) -> int:
-        return self.low + ((self.high - self.low) * p >> 16)
-
-    def narrow(self, bit: int, middle: int) -> None:
-        if bit:
-            self.high = middle
-        else:
-            self.low = middle + 1
-
-    @property
-    def settled(self) -> bool:
-        return (self.low ^ self.high) >> 24 == 0
-
-    def shift(self) -> None:
-        self.low = self.low << 8 & 0xFFFFFFFF
-        self.high = self.high << 8 & 0xFFFFFFFF | 255
-
-    def end(self) -> bytes:
-        return bytes([(self.low >> 24) + 1]) if self.low else b""
-
-
-class BitEncoder:
-    def __init__(self) -> None:
-        self.interval, self.out = Interval(), bytearray()
-
-    def bit(self, value: int, p: int) -> int:
-        self.interval.narrow(value, self.interval.split(p))
-        while self.interval.settled:
-            self.out.append(self.interval.high >> 24)
-            self.interval.shift()
-        return value
-
-    def finish(self) -> bytes:
-        return bytes(self.out) + self.interval.end()
-
-
-class BitDecoder:
-    def __init__(self, data: Buffer) -> None:
-        self.data, self.taken, self.interval = bytes(data), 0, Interval()
-        self.code = int.from_bytes(self.data[:4].ljust(4, b"\0"), "big")
-
-    def bit(self, _: int, p: int) -> int:
-        middle = self.interval.split(p)
-        value = int(self.code <= middle)
-        self.interval.narrow(value, middle)
-        while self.interval.settled:
-            require(self.taken < len(self.data), "position data ends early")
-            self.taken += 1
-            following = self.data[self.taken + 3] if self.taken + 3 < len(self.data) else 0
-            self.code = self.code << 8 & 0xFFFFFFFF | following
-            self.interval.shift()
-        return value
-
-    def finish(self) -> None:
-        end = self.interval.end()
-        require(len(self.data) == self.taken + len(end), "position data has the wrong length")
-        require(self.data[self.taken :] == end, "position data ends in a wrong byte")
 
 
 class GapModel:
@@ -91,7 +25,7 @@ class GapModel:
         self.start: list[int] = []
         for c in range(CLASSES):
             self.start += [goes_on[c], self.one[c - min(c, 1)], *2 * [self.one[c - min(c, 2)]]]
-        self.learnt: dict[tuple[int, int, int], list[int]] = {}  # by kind of context, node and context
+        self.learnt: dict[tuple[int, int, int], State] = {}  # by kind of context, node and context
         mean = n // count
         self.last = self.before = mean.bit_length() - 1
         self.few_mean = self.many_mean = _log(mean)
@@ -114,7 +48,7 @@ class GapModel:
             if done < LEARNT_BITS:
                 bit = self._learnt_bit(coder, bit, c * NODES + (2 + (result & 1) if done else 1), at)
             else:
-                bit = coder.bit(bit, _probability(self.one[below] >> (STATE_BITS - 16)))
+                bit = coder.bit(bit, probability(self.one[below] >> (STATE_BITS - 16)))
             result = result << 1 | bit
         log = _log(result)
         self.few_mean += (log - self.few_mean) >> 2
@@ -126,22 +60,13 @@ class GapModel:
         pair, few, many = (
             self.learnt.setdefault((kind, node, context), [self.start[node], 0]) for kind, context in enumerate(at)
         )
-        bit = coder.bit(bit, _probability((pair[0] + few[0] + 2 * many[0]) >> (STATE_BITS + 2 - 16)))
-        for state in (pair, few, many):
-            p, seen = state
-            state[0] = p + (((CERTAIN if bit else 0) - p) * (65536 // (seen + 4)) >> 16)
-            state[1] = min(seen + 1, LAST_COUNT)
-        return bit
+        return learnt_bit(coder, bit, pair, few, many)
 
 
 def _log(value: int) -> int:
     """log2, straight between powers of two, with twelve fraction bits."""
     c = value.bit_length() - 1
     return (c << 12) + (value << 12 >> c) - 4096
-
-
-def _probability(p: int) -> int:
-    return min(max(p, 16), 65520)
 
 
 def require_tensor(n: int, count: int) -> None:

@@ -6,9 +6,10 @@ from perbit.kernels.reference.eliasfano import eliasfano_decode, eliasfano_encod
 from perbit.kernels.reference.gaps import gaps_decode, gaps_encode
 from perbit.kernels.reference.hadamard import hadamard
 from perbit.kernels.reference.half import from_half, to_half
+from perbit.kernels.reference.levels import levels_decode, levels_encode
 from perbit.kernels.reference.packing import golomb_decode, golomb_encode, pack, unpack
 from perbit.kernels.reference.patterns import match_patterns
-from perbit.kernels.reference.products import multiply_pairs
+from perbit.kernels.reference.products import add_pairs, multiply_pairs
 from perbit.kernels.reference.quantizers import (
     dequantize,
     dequantize_buckets,
@@ -23,8 +24,10 @@ from perbit.kernels.reference.quantizers import (
 )
 from perbit.kernels.reference.reductions import bucket_norms, moments, scan
 from perbit.kernels.reference.selection import axpy, scatter_add, select_above, top_k
+from perbit.kernels.reference.trellis import trellis_encode, trellis_signs
 
 __all__ = [
+    "add_pairs",
     "axpy",
     "bloom_build",
     "bloom_query",
@@ -43,6 +46,8 @@ __all__ = [
     "golomb_decode",
     "golomb_encode",
     "hadamard",
+    "levels_decode",
+    "levels_encode",
     "lowfloat",
     "match_patterns",
     "moments",
@@ -58,5 +63,7 @@ __all__ = [
     "select_above",
     "to_half",
     "top_k",
+    "trellis_encode",
+    "trellis_signs",
     "unpack",
 ]

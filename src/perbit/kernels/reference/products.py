@@ -21,3 +21,16 @@ def multiply_pairs(pairs: F32, rows: int, columns: int, out: F32) -> None:
         for pair in each:
             total += pair[lo : min(lo + step, rows), None] * pair[rows:]
         out.reshape(rows, columns)[lo : lo + step] = np.clip(total, -MOST, MOST)
+
+
+def add_pairs(left: F32, right: F32, rows: int, columns: int, out: F32) -> None:
+    require(rows >= 1 and columns >= 1 and out.size == rows * columns, "the output must have rows times columns values")
+    whole = left.size % rows == 0 and right.size % columns == 0 and left.size // rows == right.size // columns
+    require(whole, "pairs must be whole")
+    step = max(1, PIECE // columns)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for lo in range(0, rows, step):
+            total = np.zeros((min(step, rows - lo), columns), np.float32)
+            for one, other in zip(left.reshape(-1, rows), right.reshape(-1, columns), strict=True):
+                total += one[lo : lo + step, None] * other
+            out.reshape(rows, columns)[lo : lo + step] += total

@@ -87,8 +87,8 @@ class Averaged(Downlink):
             link = place.link if place is not None else self.channel.init(layout)[0]
             frames, start, place = [raw_frame(common)], Start.RESET, AveragedPlace(link, side.resets)
         omega = side.model - side.memory.astype(np.float32)
-        sent = self.channel.send(layout.unflatten(omega), place.link, fold(seed, number))
-        step = self._step(layout.flatten(sent.value), layout)
+        sent = self.channel.send_flat(omega, place.link, fold(seed, number))
+        step = self._step(sent.value, layout)
         side = replace(side, memory=side.memory + step.astype(np.float64) / side.n_clients)
         return Delivery([*frames, sent.frame], side, AveragedPlace(sent.state, place.fetched), start)
 
@@ -96,8 +96,7 @@ class Averaged(Downlink):
         memory, layout = held.memory, held.link.layout
         if start == Start.RESET:
             memory, frames = raw_value(first_of(frames), layout.n), frames[1:]
-        value, link = self.channel.receive(first_of(frames), held.link)
-        d = layout.flatten(value)
+        d, link = self.channel.receive_flat(first_of(frames), held.link)
         return AveragedClient(link, memory + self._step(d, layout)), memory + d
 
     def _step(self, d: F32, layout: Layout) -> F32:

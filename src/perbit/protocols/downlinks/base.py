@@ -82,6 +82,9 @@ class Downlink(ABC):
     def release(self, side: Any, place: Any) -> None:  # noqa: B027
         """A client is no longer at this place."""
 
+    def keep_in(self, side: Any, folder: str) -> None:  # noqa: B027  most need no more room
+        """The server's side keeps what it has no room for in a file of this folder."""
+
     def copied(self, side: Any) -> Any:
         """The server's side as a value: what happens to one is not seen in the other."""
         return side

@@ -37,7 +37,7 @@ class Followed(Downlink):
     """
 
     channel: Channel
-    keep: int = 46
+    keep: int = 42
 
     def __post_init__(self) -> None:
         check_number("keep", self.keep, 2)
@@ -52,13 +52,12 @@ class Followed(Downlink):
         return Chain(sender, head, head, references), Spot(head, head, self.channel.digest(receiver)), (receiver, None)
 
     def publish(self, side: Any, x: F32, seed: int) -> tuple[Any, F32 | None]:
-        sent = self.channel.send(side.state.layout.unflatten(x), side.state, seed)
-        value, references = side.state.layout.flatten(sent.value), side.references
+        sent, references = self.channel.send_flat(x, side.state, seed), side.references
         before, head = side.head, references.add(self._aside(sent.state), is_anchor=True)
-        references.go_on(value)
+        references.go_on(sent.value)
         references.coded[before] = sent.frame, head, self.channel.digest(sent.state)
         references.shrink(self.keep)
-        return Chain(sent.state, head, before, references), value
+        return Chain(sent.state, head, before, references), sent.value
 
     def deliver(self, side: Any, place: Any, number: int, seed: int) -> Delivery:
         references, base = side.references, self._base(side, place)
@@ -82,12 +81,11 @@ class Followed(Downlink):
             return None
         side.references.touch(place)
         known = (place.anchor,) if place.anchor == side.before else (place.at, place.anchor)
-        table, coded = side.references.table, side.references.coded
-        return next((name for name in known if name in table or name in coded), None)
+        return next((name for name in known if name in side.references), None)
 
     def _difference(self, side: Chain, base: int, seed: int) -> tuple[bytes, int, bytes]:
-        state, channel = side.references.table[base].state, self._channel_aside(side.state.sequence)
-        sent = channel.send(state.layout.unflatten(side.references.model), state, seed)
+        channel = self._channel_aside(side.state.sequence)
+        sent = channel.send_flat(side.references.model, side.references.state_of(base), seed)
         return sent.frame, side.references.add(sent.state, is_anchor=False), channel.digest(sent.state)
 
     def _channel_aside(self, sequence: int) -> Channel:
@@ -103,11 +101,11 @@ class Followed(Downlink):
             chain = self.channel.resync(first_of(frames), chain)
             return (chain, None), self.channel.shared(chain.memory)[0]
         if start == Start.HERE:
-            value, chain = self.channel.receive(first_of(frames), chain)
-            return (chain, None), chain.layout.flatten(value)
+            value, chain = self.channel.receive_flat(first_of(frames), chain)
+            return (chain, None), value
         base = self._aside(chain) if start == Start.ANCHOR or aside is None else aside
-        value, aside = self._channel_aside(base.sequence).receive(first_of(frames), base)
-        return (chain, aside), aside.layout.flatten(value)
+        value, aside = self._channel_aside(base.sequence).receive_flat(first_of(frames), base)
+        return (chain, aside), value
 
     def digest_at(self, place: Any) -> bytes:
         return bytes(place.digest)
@@ -121,6 +119,9 @@ class Followed(Downlink):
 
     def release(self, side: Any, place: Any) -> None:
         side.references.leave(place)
+
+    def keep_in(self, side: Any, folder: str) -> None:
+        side.references.keep_in(folder)
 
     def copied(self, side: Any) -> Any:
         return replace(side, references=side.references.copied())

@@ -69,10 +69,10 @@ class Shared(Downlink):
     def publish(self, side: Any, x: F32, seed: int) -> tuple[Any, F32 | None]:
         after, value = [], None
         for group, link in enumerate(side):
-            sent = self.channel.send(link.state.layout.unflatten(x), link.state, fold(seed, group))
+            sent = self.channel.send_flat(x, link.state, fold(seed, group))
             frames = self._kept((*link.frames, sent.frame), sent.state)
             after.append(Broadcast(sent.state, link.state, self._position(sent.state), frames))
-            value = link.state.layout.flatten(sent.value)
+            value = sent.value
         return tuple(after), value if self.groups == 1 else None
 
     def _kept(self, frames: tuple[bytes, ...], state: State) -> tuple[bytes, ...]:

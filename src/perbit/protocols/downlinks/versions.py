@@ -43,7 +43,7 @@ class Versions(Downlink):
 
     channel: Channel
     first: PlanLike = "raw"
-    keep: int = 46
+    keep: int = 42
 
     def __post_init__(self) -> None:
         check_number("keep", self.keep, 2)
@@ -75,16 +75,15 @@ class Versions(Downlink):
         return Delivery([frame], side, spot, start)
 
     def _base(self, side: References, place: Spot | None) -> tuple[int, Start]:
-        """From where a client can go on: what was coded already needs no reference any more."""
-        if place is not None and (place.at in side.table or place.at in side.coded):
+        """From where a client can go on."""
+        if place is not None and place.at in side:
             return place.at, Start.HERE
-        if place is not None and (place.anchor in side.table or place.anchor in side.coded):
+        if place is not None and place.anchor in side:
             return place.anchor, Start.ANCHOR
         return _NEW, Start.RESET
 
     def _step(self, side: References, base: int, seed: int) -> tuple[bytes, int, bytes]:
-        state = side.table[base].state
-        sent = self.channel.send(state.layout.unflatten(side.model), state, seed)
+        sent = self.channel.send_flat(side.model, side.state_of(base), seed)
         return sent.frame, side.add(sent.state, is_anchor=False), self.channel.digest(sent.state)
 
     def _full(self, side: References) -> tuple[bytes, int, bytes]:
@@ -103,8 +102,8 @@ class Versions(Downlink):
         if start == Start.RESET:
             anchor = self._anchored(at.layout, first_of(frames))
             return (anchor, anchor), self.channel.shared(anchor.memory)[0]
-        value, at = self.channel.receive(first_of(frames), anchor if start == Start.ANCHOR else at)
-        return (anchor, at), at.layout.flatten(value)
+        value, at = self.channel.receive_flat(first_of(frames), anchor if start == Start.ANCHOR else at)
+        return (anchor, at), value
 
     def digest_at(self, place: Any) -> bytes:
         return bytes(place.digest)
@@ -124,6 +123,9 @@ class Versions(Downlink):
 
     def release(self, side: Any, place: Any) -> None:
         side.leave(place)
+
+    def keep_in(self, side: Any, folder: str) -> None:
+        side.keep_in(folder)
 
     def copied(self, side: Any) -> Any:
         return side.copied()

@@ -114,7 +114,7 @@ class Method:
     protocol: str = "fedavg"
     up: str = ""  # "": the preset's own
     down: str = ""
-    small: str = "raw"  # "same": the same spec as for everything else
+    small: str = "auto"  # raw, or coded by a spec that is good for small tensors too (rd); "same": by any spec
     options: dict[str, Any] = field(default_factory=dict)  # the preset's own parameters
     budget_bits: int = 0
     whole_model: bool = False  # topk(ratio), up or down, keeps that share of the whole model, not of every tensor
@@ -157,7 +157,11 @@ class Method:
             competes = any(has_share(codec(spec)) for spec in given)
             _require(competes, "whole_model", f"needs a spec that begins with topk(ratio), and up is {self.up!r}")
         is_used = bool(self.rules) or any(not _is_raw(spec) for spec in given)
-        _require(self.small == "raw" or is_used, "small", "is used nowhere: up and down are raw, or the preset's own")
+        _require(
+            self.small in ("auto", "raw") or is_used,
+            "small",
+            "is used nowhere: up and down are raw, or the preset's own",
+        )
 
     @property
     def is_float32(self) -> bool:

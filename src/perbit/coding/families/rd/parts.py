@@ -1,0 +1,137 @@
+"""Values of a tensor, quantized and coded: the residual, or the vectors of components.
+
+    part = byte kind: 0 nothing, all zeros · 1 trellis with 8-bit symbols · 2 with 16-bit symbols · 3, 4 the same with 7 bytes of shifts first
+           · 5 grid (random rounding), 16-bit symbols; then the stream of symbols (streams.py)
+
+Values come in pieces, each with a trellis of its own. They are in steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perbit import parallel
+from perbit.coding.bits import Reader, Writer
+from perbit.coding.families.rd import streams, trellis
+from perbit.coding.families.rd.trellis import LIMITS, SHIFTED, SLOPE, ZERO, SymbolType
+from perbit.errors import DecodeError
+from perbit.kernels import CHUNK, K
+from perbit.kernels.api import F32, Symbols
+from perbit.randomness import fold
+
+_NOTHING, _TRELLIS, _WIDE, _SHIFTED, _WIDE_SHIFTED, _GRID = range(6)
+_SHIFTS = 2 * SHIFTED + 1
+_SHIFTS_PAY = 256  # values from which the seven bytes come back
+_DOUBTFUL = 0.1  # bits a value below which nothing at all may be better
+BLOCK = 1 << 13  # values of vectors, whose size changes from component to component, that share a table
+FAR = LIMITS[np.uint16]  # values further out, in steps, have no symbol
+FAR_ON_GRID = ZERO[np.uint16] - 2.0
+
+
+class TrellisPart:
+    """Pieces that are quantized one by one, by a machine that fits them all."""
+
+    def __init__(self, likely: F32) -> None:
+        largest = max(map(abs, K.scan(likely)[:2]))
+        kind: SymbolType = np.uint8 if largest <= LIMITS[np.uint8] else np.uint16
+        self.machine = trellis.fit(likely, kind, with_shifts=likely.size >= _SHIFTS_PAY)
+        self.symbols: list[Symbols] = []
+
+    def add(self, *pieces: F32) -> None:
+        """Quantize pieces."""
+        self.symbols.extend(parallel.run(self.machine.encode, pieces))
+
+    def decoded(self, piece: int) -> F32:
+        """What the other end will make of a piece."""
+        symbols = self.symbols[piece]
+        values = np.empty(symbols.size, np.float32)
+        K.dequantize(symbols, self.machine.table(1.0), values)
+        K.trellis_signs(values)
+        return values
+
+    def write(self, columns: int, block: int, out: Writer) -> None:
+        """Append the part: symbols in rows of `columns` (0: in no rows), with a table for each block."""
+        shifted, wide = bool(self.machine.shifts.any()), self.machine.kind is np.uint16
+        out.raw(bytes([(_SHIFTED if shifted else _TRELLIS) + wide]))
+        if shifted:
+            out.raw(self.machine.shifts.tobytes())
+        streams.write(self.symbols[0] if len(self.symbols) == 1 else np.concatenate(self.symbols), columns, block, out)
+
+    def error(self, pieces: Sequence[F32]) -> float:
+        errors = (float(np.square(x - self.decoded(i), dtype=np.float64).sum()) for i, x in enumerate(pieces))
+        return sum(errors)
+
+
+def write(values: F32, columns: int, out: Writer) -> bool:
+    """Append values by the trellis, or nothing where that is as good; say whether there was something."""
+    pieces = _pieces(values)
+    if any(K.scan(values)[:2]):
+        part, coded = TrellisPart(values), Writer()
+        part.add(*pieces)
+        part.write(columns, CHUNK, coded)
+        bits = 8 * sum(map(len, coded.pieces))
+        if bits > max(_DOUBTFUL * values.size, _SHIFTS_PAY) or _is_worth_it(part, pieces, bits):
+            out.pieces.extend(coded.pieces)
+            return True
+    out.raw(bytes([_NOTHING]))
+    return False
+
+
+def _is_worth_it(part: TrellisPart, pieces: Sequence[F32], bits: int) -> bool:
+    nothing = sum(float(np.square(x, dtype=np.float64).sum()) for x in pieces)
+    return SLOPE * bits < nothing and part.error(pieces) + SLOPE * bits < nothing
+
+
+def write_randomly(values: F32, columns: int, key: int, out: Writer) -> None:
+    """Append values on a grid, each rounded up or down so that its mean is right."""
+    symbols: Symbols = np.empty(values.size, np.uint16)
+    one, most = np.ones(1, np.float32), ZERO[np.uint16] - 1
+    for lo, hi in parallel.chunks(values.size):
+        K.quantize_levels_random(values[lo:hi], one, CHUNK, most, fold(key, lo), 0, symbols[lo:hi])
+    symbols += np.uint16(1)  # the kernel has its zero at 2047
+    out.raw(bytes([_GRID]))
+    streams.write(symbols, columns, CHUNK, out)
+
+
+def read(src: Reader, columns: int, step: float, out: F32) -> None:
+    """Fill `out` with the decoded values times the step."""
+    _read(src, columns, CHUNK, step, out, _pieces(out))
+
+
+def read_vectors(src: Reader, left: int, right: int) -> tuple[F32, F32]:
+    """The vectors of components: so many values each."""
+    both = np.empty(left + right, np.float32)
+    _read(src, 0, BLOCK, 1.0, both, [both[:left], both[left:]])
+    return both[:left], both[left:]
+
+
+def _read(src: Reader, columns: int, block: int, step: float, out: F32, pieces: Sequence[F32]) -> None:
+    kind = src.byte("kind of part")
+    if kind == _NOTHING:
+        out.fill(0)
+        return
+    if kind > _GRID:
+        raise DecodeError(f"rd: unknown kind of part {kind}")
+    shifts: NDArray[np.int8] = np.zeros(_SHIFTS, np.int8)
+    if kind in (_SHIFTED, _WIDE_SHIFTED):
+        shifts = np.frombuffer(src.take(_SHIFTS, "shifts"), np.int8)
+    symbols = np.uint8 if kind in (_TRELLIS, _SHIFTED) else np.uint16
+    table = _grid(step) if kind == _GRID else trellis.table_of(shifts, symbols, step)
+    streams.read(src, columns, block, table, out)
+    if kind != _GRID:
+        for _ in parallel.run(K.trellis_signs, pieces):
+            pass
+
+
+def _pieces(values: F32) -> list[F32]:
+    return [values[lo:hi] for lo, hi in parallel.chunks(values.size)]
+
+
+def _grid(step: float) -> F32:
+    most = float(np.finfo(np.float32).max)
+    points = np.arange(-ZERO[np.uint16], ZERO[np.uint16]) * step
+    table: F32 = np.clip(points, -most, most).astype(np.float32)
+    return table

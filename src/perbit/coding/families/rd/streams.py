@@ -1,0 +1,156 @@
+"""Symbols of a quantizer as bytes: under an adaptive code, or rANS with its table, whichever is smaller.
+
+    stream = byte mode: 0 every symbol is zero · 1 adaptive · 2 rANS · 3 sparse
+    1: byte context of the mean, section of levels      2: varint largest level, a section of levels for each block
+    3: varint how many are not zero, section of their positions, byte context of the mean, section of their levels less 1
+
+A symbol becomes a level by its distance from zero: 0, -1, 1, -2, 2, … are 0, 1, 2, 3, 4, …
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perbit import parallel
+from perbit.coding.bits import Reader, Writer
+from perbit.coding.families import tables
+from perbit.coding.families.entropy import Rans
+from perbit.coding.values import symbol_dtype
+from perbit.errors import DecodeError
+from perbit.kernels import K
+from perbit.kernels.api import F32, U32, Symbols
+
+_ZEROS, _ADAPTIVE, _RANS, _SPARSE = range(4)
+_SPARSE_SHARE = 1 / 16  # of symbols that are not zero, below which their positions may be shorter
+_TINY = 512  # symbols for which no table pays
+_BOTH = 1 << 12  # up to so many symbols both coders run; beyond, a part tells whether the slower one is worth it
+_WORTH = 0.97
+_MEANS = 27  # half octaves from 1/16 on
+_RANS_CODER = Rans()
+
+
+def write(symbols: Symbols, columns: int, block: int, out: Writer) -> None:
+    """Append the stream of symbols that stand in rows of `columns` (0: in no rows); blocks have tables of their own."""
+    levels: Symbols = _level_of(256 if symbols.dtype == np.uint8 else 4096)[symbols]
+    largest = int(levels.max(initial=0))
+    if largest == 0:
+        out.raw(bytes([_ZEROS]))
+        return
+    streams = [_sparse(levels)] if np.count_nonzero(levels) < _SPARSE_SHARE * levels.size else []
+    if _may_pay(levels, columns):
+        streams.append(_adaptive(levels, columns))
+    if levels.size > _TINY:
+        streams.append(_rans(levels, block))
+    out.pieces.extend(min(streams, key=lambda stream: sum(map(len, stream.pieces))).pieces)
+
+
+def _adaptive(levels: Symbols, columns: int) -> Writer:
+    out = Writer()
+    out.raw(bytes([_ADAPTIVE]))
+    _write_levels(levels, columns, out)
+    return out
+
+
+def _rans(levels: Symbols, block: int) -> Writer:
+    out, largest = Writer(), int(levels.max())
+    out.raw(bytes([_RANS]))
+    out.varint(largest)
+    for pieces in parallel.run(lambda part: _RANS_CODER.encode(part, largest + 1, None), _blocks(levels, block)):
+        out.section(*pieces)
+    return out
+
+
+def _sparse(levels: Symbols) -> Writer:
+    out, at = Writer(), np.flatnonzero(levels).astype(np.uint32)
+    out.raw(bytes([_SPARSE]))
+    out.varint(at.size)
+    out.section(K.gaps_encode(at, levels.size))
+    _write_levels(levels[at] - levels.dtype.type(1), 0, out)
+    return out
+
+
+def _write_levels(levels: Symbols, columns: int, out: Writer) -> None:
+    mean = int(256 * float(levels.mean()))
+    context = next((c for c in range(_MEANS) if _mean(c + 1) > mean), _MEANS)
+    out.raw(bytes([context]))
+    out.section(K.levels_encode(levels.astype(np.uint32), min(columns, levels.size), _mean(context)))
+
+
+def read(src: Reader, columns: int, block: int, table: F32, out: F32) -> None:
+    """Fill `out` with table[symbol] for the symbols that `write` wrote."""
+    mode = src.byte("mode")
+    if mode == _ZEROS:
+        out.fill(table[len(table) // 2])
+    elif mode == _ADAPTIVE:
+        out[:] = _by_level(table)[_read_levels(src, columns, out.size, len(table))]
+    elif mode == _SPARSE:
+        count = src.varint("symbols that are not zero", out.size)
+        at = K.gaps_decode(src.section("positions"), count, out.size)
+        out.fill(table[len(table) // 2])
+        out[at] = _by_level(table)[1:][_read_levels(src, 0, count, len(table) - 1)]
+    elif mode == _RANS:
+        largest = src.varint("largest level", len(table) - 1)
+        values = np.ascontiguousarray(_by_level(table)[: largest + 1])
+        streams = [(src.section("symbols"), part) for part in _blocks(out, block)]
+        for _ in parallel.run(lambda one: _RANS_CODER.decode_table(one[0], values, None, one[1]), streams):
+            pass
+    else:
+        raise DecodeError(f"rd: unknown mode {mode}")
+
+
+def _read_levels(src: Reader, columns: int, count: int, alphabet: int) -> U32:
+    context = src.byte("context of the mean")
+    if context > _MEANS:
+        raise DecodeError(f"rd: {context} is no context of a mean")
+    levels = np.empty(count, np.uint32)
+    K.levels_decode(src.section("levels"), min(columns, count), _mean(context), levels)
+    if count and int(levels.max()) >= alphabet:
+        raise DecodeError(f"rd: a level outside the alphabet of {alphabet}")
+    return levels
+
+
+_Array = TypeVar("_Array", Symbols, F32)
+
+
+def _blocks(array: _Array, size: int) -> list[_Array]:
+    return [array[lo : lo + size] for lo in range(0, array.size, size)]
+
+
+def _may_pay(levels: Symbols, columns: int) -> bool:
+    if levels.size <= _BOTH or columns == 0:
+        return levels.size <= _BOTH
+    start = (levels.size - _BOTH) // 2
+    part = levels[start : start + _BOTH]
+    size = sum(map(len, _adaptive(part, columns).pieces))
+    return 8 * size < _WORTH * tables.entropy_bits(K.histogram(part, int(part.max()) + 1))
+
+
+def _mean(context: int) -> int:
+    """The mean, in 1/256, at which a context begins."""
+    return ((2 + (context & 1)) << (context // 2 + 3)) - 16
+
+
+@cache
+def _level_of(alphabet: int) -> Symbols:
+    """The level of every symbol."""
+    levels: Symbols = np.empty(alphabet, symbol_dtype(alphabet))
+    levels[_order(alphabet)] = np.arange(alphabet)
+    return levels
+
+
+def _by_level(table: F32) -> F32:
+    """A table of symbols in the order of levels."""
+    return table[_order(len(table))]
+
+
+@cache
+def _order(alphabet: int) -> NDArray[np.int64]:
+    """Symbols by their distance from zero, which stands in the middle."""
+    zero = alphabet // 2
+    order = np.empty(alphabet, np.int64)
+    order[0::2], order[1::2] = np.arange(zero, alphabet), np.arange(zero - 1, -1, -1)
+    return order

@@ -1,0 +1,264 @@
+"""One tensor: what is found out about it once, how it is written at a step, and how it is read.
+
+    payload  = byte head: 8 if all is zero, and nothing follows; else the sum of 1 with outliers, 2 by frequency (planes.py), 4 with components
+               outliers: varint how many, a section with their positions, then 4 bytes for each value
+               components: varint rank, a byte for the coarseness, 2 bytes for each one's length, left and right vectors as one part
+               residual: a part; by frequency: for each plane a byte that says which class it is in, then a part for each class
+
+Planes are matrices (rows, columns) that share left vectors; right vectors come plane by plane.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from perbit.coding.bits import Piece, Reader, Writer, bytes_of
+from perbit.coding.codec import checked_finite
+from perbit.coding.families.lowrank import matrix_shape
+from perbit.coding.families.rd import factors, parts, planes
+from perbit.coding.families.rd.factors import Choice
+from perbit.coding.values import Shape, size
+from perbit.errors import DecodeError
+from perbit.kernels import K
+from perbit.kernels.api import F32, U32
+from perbit.randomness import fold
+
+_OUTLIERS, _BY_FREQUENCY, _COMPONENTS, _ALL_ZERO = 1, 2, 4, 8  # of a head
+CLASSES = 3  # of planes with about the same energy
+_FEWEST_IN_CLASS = 2048
+_LARGEST_SUMMED = 1e36  # sums of larger values might overflow
+_TINIEST = -120  # as a power of two: the inverse of a scale is a float32
+
+
+class Tensor:
+    """A tensor to be coded, perhaps at several steps; at most so many components are looked for."""
+
+    def __init__(self, array: F32, most: int) -> None:
+        self.flat, self.most, self.shape = array.reshape(-1), most, array.shape
+        self._looked: dict[int, factors.Found] = {}
+
+    @cached_property
+    def energy(self) -> float:
+        """The sum of squares."""
+        return float(np.square(self.flat, dtype=np.float64).sum())
+
+    @cached_property
+    def largest(self) -> float:
+        return max(map(abs, K.scan(self.flat)[:2])) if self.flat.size else 0.0
+
+    @cached_property
+    def _scale(self) -> float:
+        """A power of two above every value: divided by it, squares neither overflow nor vanish."""
+        return float(2.0 ** max(_TINIEST, np.frexp(self.largest)[1])) if self.largest else 1.0
+
+    @cached_property
+    def _planes(self) -> tuple[F32, bool]:
+        """The tensor, scaled, as planes; whether by frequency."""
+        scaled, taps = self.flat * np.float32(1 / self._scale), planes.taps_of(self.shape)
+        if taps and 0 < self.largest < _LARGEST_SUMMED:
+            found = planes.by_frequency(scaled, taps)
+            if planes.is_worth_it(found):
+                return found, True
+        return scaled[None], False
+
+    def _choice(self, step: float) -> Choice | None:
+        """The components worth sending; of a large matrix many are looked for only if few are not enough."""
+        few = self._found(min(self.most, factors.FEW))
+        choice = few.choice(step) if few else None
+        if choice and choice.rank > factors.FEW / 2 and self.most > factors.FEW:
+            many = self._found(self.most)
+            choice = many.choice(step) if many else None
+        return choice
+
+    def _found(self, most: int) -> factors.Found | None:
+        layout = Layout.of(self.shape, self._planes[1])
+        if not (
+            most and 0 < self.largest < _LARGEST_SUMMED and factors.may_pay(layout.rows, layout.planes * layout.columns)
+        ):
+            return None
+        if min(layout.rows, layout.planes * layout.columns) <= factors.EXACT:
+            most = self.most  # they are found all together
+        if most not in self._looked:
+            self._looked[most] = factors.Found(layout.matrix(self._planes[0]), self._scale, most)
+        return self._looked[most]
+
+    def write(self, step: float, out: Writer, key: int | None = None) -> None:
+        """Append the tensor at this step; with a key, rounded randomly."""
+        prepared = self._prepared(step, parts.FAR if key is None else parts.FAR_ON_GRID)
+        body, columns = Writer(), prepared.layout.columns
+        body.pieces.extend(prepared.before)
+        nothing = not prepared.head & ~_BY_FREQUENCY
+        for index, group in enumerate(_classes(prepared.residual, prepared.layout, body)):
+            if key is None:
+                nothing = not parts.write(group, columns, body) and nothing
+            else:
+                parts.write_randomly(group, columns, fold(key, index), body)
+                nothing = False
+        out.raw(bytes([_ALL_ZERO if nothing else prepared.head]))
+        if not nothing:
+            out.pieces.extend(body.pieces)
+
+    def expected_error(self, step: float) -> float:
+        """The mean squared error, over all random roundings, of the whole tensor."""
+        values = self._prepared(step, parts.FAR_ON_GRID).residual.astype(np.float64)
+        part = values - np.floor(values)
+        return float((part * (1 - part)).sum()) * step**2
+
+    def _prepared(self, step: float, far: float) -> Prepared:
+        """Outliers and components written, and what is left over."""
+        outliers, components = Writer(), Writer()
+        values, by_frequency, whole = self._in_steps(step, far, outliers)
+        layout = Layout.of(self.shape, by_frequency)
+        head = _OUTLIERS * bool(outliers.pieces) + _BY_FREQUENCY * by_frequency
+        choice = self._choice(step) if whole else None
+        if choice:
+            residual = _write_components(choice, values, layout, components)
+            if max(map(abs, K.scan(residual.reshape(-1))[:2])) <= far:
+                return Prepared(head + _COMPONENTS, [*outliers.pieces, *components.pieces], residual, layout)
+        return Prepared(head, outliers.pieces, values, layout)
+
+    def _in_steps(self, step: float, far: float, out: Writer) -> tuple[F32, bool, bool]:
+        """Append outliers; return planes in steps, whether they are by frequency, whether they are those that have components."""
+        if self.largest > far * step:
+            return self._without_outliers(step, far, out)[None], False, False
+        scaled, by_frequency = self._planes
+        values = scaled * np.float32(self._scale / step)
+        if by_frequency and max(map(abs, K.scan(values.reshape(-1))[:2])) > far:
+            return (self.flat * np.float32(1 / step))[None], False, False
+        return values, by_frequency, True
+
+    def _without_outliers(self, step: float, far: float, out: Writer) -> F32:
+        """Values in steps; those too far out for any symbol are written as they are, and zero from here on."""
+        at = np.flatnonzero(np.abs(self.flat) > far * step).astype(np.uint32)
+        out.varint(at.size)
+        out.section(K.gaps_encode(at, self.flat.size))
+        out.raw(bytes_of(self.flat[at]))
+        values = self.flat.copy()
+        values[at] = 0
+        return values * np.float32(1 / step)
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A tensor at a step: its head, what comes before the residual, and that."""
+
+    head: int
+    before: list[Piece]
+    residual: F32
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How many planes a tensor has, and of which shape."""
+
+    planes: int
+    rows: int
+    columns: int
+
+    @classmethod
+    def of(cls, shape: Shape, by_frequency: bool) -> Layout:
+        if by_frequency:
+            return cls(size(shape[2:]), shape[0], shape[1])
+        return cls(1, *matrix_shape(shape))
+
+    def matrix(self, values: F32) -> F32:
+        """Planes side by side: rows of all of them."""
+        return np.ascontiguousarray(values.reshape(self.planes, self.rows, -1).transpose(1, 0, 2)).reshape(
+            self.rows, -1
+        )
+
+    def by_plane(self, right: F32) -> F32:
+        """Right vectors of the matrix, plane by plane."""
+        return np.ascontiguousarray(right.reshape(-1, self.planes, self.columns).transpose(1, 0, 2)).reshape(-1)
+
+    def add_products(self, left: F32, right: F32, out: F32) -> None:
+        """Add what components stand for to planes."""
+        for vectors, plane in zip(right.reshape(self.planes, -1), out.reshape(self.planes, -1), strict=True):
+            K.add_pairs(left, vectors, self.rows, self.columns, plane)
+
+
+def _write_components(choice: Choice, values: F32, layout: Layout, out: Writer) -> F32:
+    """Append left vectors, and the right ones that suit them as they will be decoded; return what is left over."""
+    matrix, coarse = layout.matrix(values), np.float32(choice.coarseness)
+    lengths = factors.rounded_lengths(choice.sigma / choice.coarseness)
+    left = choice.left * lengths[:, None]
+    part = parts.TrellisPart(np.concatenate([left.reshape(-1), (choice.left @ matrix / coarse).reshape(-1)]))
+    part.add(left.reshape(-1))
+    left = part.decoded(0).reshape(choice.rank, -1) / lengths[:, None]
+    part.add(layout.by_plane(factors.best_partners(left, matrix) / coarse))
+    out.varint(choice.rank)
+    out.raw(bytes([choice.coarse_index]))
+    out.raw(bytes_of(factors.short_floats(lengths)))
+    part.write(0, parts.BLOCK, out)
+    residual = values.copy()
+    layout.add_products(-left.reshape(-1), part.decoded(1) * coarse, residual)
+    return residual
+
+
+def _classes(values: F32, layout: Layout, out: Writer) -> list[F32]:
+    """The residual in groups of planes with about the same energy; append which plane is in which."""
+    if layout.planes == 1:
+        return [values.reshape(-1)]
+    count = max(1, min(CLASSES, layout.planes, values.size // _FEWEST_IN_CLASS))
+    order = np.argsort(-np.square(values).sum(axis=1), kind="stable")
+    number = np.empty(layout.planes, np.uint8)
+    for index, group in enumerate(np.array_split(order, count)):
+        number[group] = index
+    out.raw(number.tobytes())
+    return [np.ascontiguousarray(values[number == index]).reshape(-1) for index in range(count)]
+
+
+def read(src: Reader, shape: Shape, step: float) -> F32:
+    """The tensor that `Tensor.write` wrote, flat."""
+    n, taps, head = size(shape), planes.taps_of(shape), src.byte("head")
+    if head == _ALL_ZERO:
+        return np.zeros(n, np.float32)
+    if head > _ALL_ZERO or (head & _BY_FREQUENCY and not taps):
+        raise DecodeError(f"rd: unknown head {head}")
+    outliers = _read_outliers(src, n) if head & _OUTLIERS else None
+    layout = Layout.of(shape, bool(head & _BY_FREQUENCY))
+    pairs = _read_components(src, layout, step) if head & _COMPONENTS else None
+    out = _read_residual(src, layout, step)
+    if pairs:
+        layout.add_products(*pairs, out)
+    flat = planes.by_tap(out, taps) if head & _BY_FREQUENCY and taps else out.reshape(-1)
+    if outliers:
+        at, values = outliers
+        flat[at] += values
+    return checked_finite(flat)
+
+
+def _read_outliers(src: Reader, n: int) -> tuple[U32, F32]:
+    count = src.varint("number of outliers", n)
+    at = K.gaps_decode(src.section("positions"), count, n)
+    return at, np.frombuffer(src.take(4 * count, "outliers"), "<f4")
+
+
+def _read_components(src: Reader, layout: Layout, step: float) -> tuple[F32, F32]:
+    rank = src.varint("rank", min(factors.MOST, layout.rows, layout.planes * layout.columns))
+    coarse = factors.coarseness(src.byte("coarseness"))
+    lengths = factors.long_floats(src.take(2 * rank, "lengths"))
+    if not np.all((lengths > 0) & np.isfinite(lengths)):
+        raise DecodeError("rd: a component has no length")
+    left, right = parts.read_vectors(src, rank * layout.rows, rank * layout.planes * layout.columns)
+    left = (left.reshape(rank, layout.rows) / lengths[:, None]).reshape(-1)
+    return left, right * np.float32(coarse) * np.float32(step)
+
+
+def _read_residual(src: Reader, layout: Layout, step: float) -> F32:
+    out = np.empty((layout.planes, layout.rows * layout.columns), np.float32)
+    if layout.planes == 1:
+        parts.read(src, layout.columns, step, out.reshape(-1))
+        return out
+    number = np.frombuffer(src.take(layout.planes, "classes"), np.uint8)
+    if int(number.max()) >= CLASSES:
+        raise DecodeError(f"rd: class {number.max()} of {CLASSES}")
+    for index in range(int(number.max()) + 1):
+        group = np.empty((int((number == index).sum()), out.shape[1]), np.float32)
+        parts.read(src, layout.columns, step, group.reshape(-1))
+        out[number == index] = group
+    return out
