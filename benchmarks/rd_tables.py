@@ -98,10 +98,18 @@ def _mean(rows: list[dict[str, Any]], key: str) -> float:
 
 
 def parts_by_error(_: str) -> str:
-    found = results("rd_parts")["means"]
-    errors = list(found["the whole codec"])
-    rows = ([title, *(_ratio(by_error.get(error)) for error in errors)] for title, by_error in found.items())
-    return table(["bytes, over those of the whole codec", *(f"{error} dB" for error in errors)], list(rows)[1:])
+    """Means over recordings; in brackets over how many, where that is not all of them."""
+    found = results("rd_parts")
+    every = len({row["recording"] for row in found["rows"]})
+    errors = list(found["means"]["the whole codec"])
+
+    def cell(title: str, error: str) -> str:
+        same = [row for row in found["rows"] if row["variant"] == title and row["db"] == float(error)]
+        fair = sum(bool(row.get("is_fair")) for row in same)
+        return _ratio(found["means"][title].get(error)) + (f" ({fair})" if fair < every else "")
+
+    rows = ([title, *(cell(title, error) for error in errors)] for title in list(found["means"])[1:])
+    return table(["bytes, over those of the whole codec", *(f"{error} dB" for error in errors)], rows)
 
 
 def parts_by_recording(_: str) -> str:

@@ -192,7 +192,7 @@ def _scalar_cost(values: F32) -> float:
 def largest_components(matrix: F32, most: int) -> tuple[F32, F32, F64]:
     """Left and right singular vectors as rows, and singular values, nearly."""
     if matrix.shape[0] > matrix.shape[1]:
-        right, left, sigma = largest_components(np.ascontiguousarray(matrix.T), most)
+        right, left, sigma = largest_components(matrix.T, most)
         return left, right, sigma
     basis = None if len(matrix) <= EXACT else _subspace(matrix, min(most + _EXTRA, len(matrix)))
     small = matrix if basis is None else basis.T @ matrix

@@ -61,8 +61,8 @@ class TrellisPart:
         streams.write(self.symbols[0] if len(self.symbols) == 1 else np.concatenate(self.symbols), columns, block, out)
 
     def error(self, pieces: Sequence[F32]) -> float:
-        errors = (float(np.square(x - self.decoded(i), dtype=np.float64).sum()) for i, x in enumerate(pieces))
-        return sum(errors)
+        """The squared error of these pieces, once they are quantized."""
+        return sum(_energy(x - self.decoded(i)) for i, x in enumerate(pieces))
 
 
 def write(values: F32, columns: int, out: Writer) -> bool:
@@ -81,8 +81,12 @@ def write(values: F32, columns: int, out: Writer) -> bool:
 
 
 def _is_worth_it(part: TrellisPart, pieces: Sequence[F32], bits: int) -> bool:
-    nothing = sum(float(np.square(x, dtype=np.float64).sum()) for x in pieces)
+    nothing = sum(map(_energy, pieces))
     return SLOPE * bits < nothing and part.error(pieces) + SLOPE * bits < nothing
+
+
+def _energy(values: F32) -> float:
+    return K.moments(values)[2]
 
 
 def write_randomly(values: F32, columns: int, key: int, out: Writer) -> None:

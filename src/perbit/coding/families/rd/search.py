@@ -93,9 +93,10 @@ class _Tried:
             slope = (found - self.last[1]) / (at - self.last[0])
             self.slope = slope if self.sign * slope > 0.05 else self.slope
         self.last = (at, found)
-        if found <= 0 and (self.good is None or found > self.good[1]):
+        # Of equals the later one counts, which is nearer to the other side: so the bounds close in.
+        if found <= 0 and (self.good is None or found >= self.good[1]):
             self.good = self.last
-        elif found > 0 and (self.bad is None or found < self.bad[1]):
+        elif found > 0 and (self.bad is None or found <= self.bad[1]):
             self.bad = self.last
 
     @property

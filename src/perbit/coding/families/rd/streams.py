@@ -27,7 +27,10 @@ from perbit.kernels.api import F32, U32, Symbols
 _ZEROS, _ADAPTIVE, _RANS, _SPARSE = range(4)
 _SPARSE_SHARE = 1 / 16  # of symbols that are not zero, below which their positions may be shorter
 _TINY = 512  # symbols for which no table pays
-_BOTH = 1 << 12  # up to so many symbols both coders run; beyond, a part tells whether the slower one is worth it
+_BOTH, _PART = (
+    1 << 14,
+    1 << 12,
+)  # up to so many symbols both coders run; beyond, a part tells whether the slower one is worth it
 _WORTH = 0.97
 _MEANS = 27  # half octaves from 1/16 on
 _RANS_CODER = Rans()
@@ -123,8 +126,8 @@ def _blocks(array: _Array, size: int) -> list[_Array]:
 def _may_pay(levels: Symbols, columns: int) -> bool:
     if levels.size <= _BOTH or columns == 0:
         return levels.size <= _BOTH
-    start = (levels.size - _BOTH) // 2
-    part = levels[start : start + _BOTH]
+    start = (levels.size - _PART) // 2
+    part = levels[start : start + _PART]
     size = sum(map(len, _adaptive(part, columns).pieces))
     return 8 * size < _WORTH * tables.entropy_bits(K.histogram(part, int(part.max()) + 1))
 

@@ -43,7 +43,7 @@ class Tensor:
     @cached_property
     def energy(self) -> float:
         """The sum of squares."""
-        return float(np.square(self.flat, dtype=np.float64).sum())
+        return K.moments(self.flat)[2]
 
     @cached_property
     def largest(self) -> float:
@@ -167,6 +167,8 @@ class Layout:
 
     def matrix(self, values: F32) -> F32:
         """Planes side by side: rows of all of them."""
+        if self.planes == 1:
+            return values.reshape(self.rows, -1)
         return np.ascontiguousarray(values.reshape(self.planes, self.rows, -1).transpose(1, 0, 2)).reshape(
             self.rows, -1
         )
