@@ -2,8 +2,8 @@
 
     python benchmarks/rd_step.py        writes results/rd_step.json
 
-One thread; processor time; best of three. The step is forward, backward and AdamW for 8 sequences of 128 tokens; the codec is `rd` at -10 dB by a step
-that was found before (what a training loop does that keeps its step), by `bits`, and `uniform(4) | rans`; memcpy is a copy of the gradient.
+One thread; processor time; best of three. The step is forward, backward and AdamW for 8 sequences of 128 tokens; the codec is `rd` at -10 dB by a
+step that was found before (what a training loop does that keeps its step), by `bits`, and `uniform(4) | rans`; memcpy is a copy of the gradient.
 """
 
 from __future__ import annotations
@@ -69,13 +69,19 @@ def main() -> int:
     frame = perbit.dumps(gradient, "rd(db=-10)")
     spec = str(next(t["spec"] for t in perbit.inspect(frame)["tensors"] if t["spec"].startswith("rd(")))
     seconds = {"training step": best(step), "memcpy": best(lambda: [x.copy() for x in gradient.values()])}
-    for name, codec in ((f"{spec}, -10 dB", spec), ("rd(bits=0.1)", "rd(bits=0.1)"), ("uniform(4) | rans", "uniform(4) | rans")):
+    for name, codec in (
+        (f"{spec}, -10 dB", spec),
+        ("rd(bits=0.1)", "rd(bits=0.1)"),
+        ("uniform(4) | rans", "uniform(4) | rans"),
+    ):
         coded = perbit.dumps(gradient, codec)
         seconds[f"encode {name}"] = best(lambda codec=codec: perbit.dumps(gradient, codec))  # type: ignore[misc]
         seconds[f"decode {name}"] = best(lambda coded=coded: perbit.loads(coded))  # type: ignore[misc]
         print(f"{name}: {8 * len(coded) / values:.4f} bits a value")
     for name, value in seconds.items():
-        print(f"{name:32} {value:8.3f} s   {value / seconds['training step']:.3f} steps   {4e-6 * values / value:8.0f} MB/s")
+        print(
+            f"{name:32} {value:8.3f} s   {value / seconds['training step']:.3f} steps   {4e-6 * values / value:8.0f} MB/s"
+        )
     files.write_json(RESULTS, {"parameters": values, "tokens": BATCH * LENGTH, "seconds": seconds})
     return 0
 
