@@ -35,7 +35,7 @@ class TrellisPart:
     """Pieces that are quantized one by one, by a machine that fits them all."""
 
     def __init__(self, likely: F32) -> None:
-        largest = max(map(abs, K.scan(likely)[:2]))
+        largest = trellis.largest_magnitude(likely)
         kind: SymbolType = np.uint8 if largest <= LIMITS[np.uint8] else np.uint16
         self.machine = trellis.fit(likely, kind, with_shifts=likely.size >= _SHIFTS_PAY)
         self.symbols: list[Symbols] = []
@@ -68,7 +68,7 @@ class TrellisPart:
 def write(values: F32, columns: int, out: Writer) -> bool:
     """Append values by the trellis, or nothing where that is as good; say whether there was something."""
     pieces = _pieces(values)
-    if any(K.scan(values)[:2]):
+    if trellis.largest_magnitude(values):
         part, coded = TrellisPart(values), Writer()
         part.add(*pieces)
         part.write(columns, CHUNK, coded)
@@ -135,7 +135,4 @@ def _pieces(values: F32) -> list[F32]:
 
 
 def _grid(step: float) -> F32:
-    most = float(np.finfo(np.float32).max)
-    points = np.arange(-ZERO[np.uint16], ZERO[np.uint16]) * step
-    table: F32 = np.clip(points, -most, most).astype(np.float32)
-    return table
+    return trellis.saturated(np.arange(-ZERO[np.uint16], ZERO[np.uint16], dtype=np.float64) * step)

@@ -20,6 +20,7 @@ from perbit.coding.codec import checked_finite
 from perbit.coding.families.lowrank import matrix_shape
 from perbit.coding.families.rd import factors, parts, planes
 from perbit.coding.families.rd.factors import Choice
+from perbit.coding.families.rd.trellis import largest_magnitude
 from perbit.coding.values import Shape, size
 from perbit.errors import DecodeError
 from perbit.kernels import K
@@ -47,7 +48,7 @@ class Tensor:
 
     @cached_property
     def largest(self) -> float:
-        return max(map(abs, K.scan(self.flat)[:2])) if self.flat.size else 0.0
+        return largest_magnitude(self.flat)
 
     @cached_property
     def _scale(self) -> float:
@@ -116,7 +117,7 @@ class Tensor:
         choice = self._choice(step) if whole else None
         if choice:
             residual = _write_components(choice, values, layout, components)
-            if max(map(abs, K.scan(residual.reshape(-1))[:2])) <= far:
+            if largest_magnitude(residual.reshape(-1)) <= far:
                 return Prepared(head + _COMPONENTS, [*outliers.pieces, *components.pieces], residual, layout)
         return Prepared(head, outliers.pieces, values, layout)
 
@@ -126,7 +127,7 @@ class Tensor:
             return self._without_outliers(step, far, out)[None], False, False
         scaled, by_frequency = self._planes
         values = scaled * np.float32(self._scale / step)
-        if by_frequency and max(map(abs, K.scan(values.reshape(-1))[:2])) > far:
+        if by_frequency and largest_magnitude(values.reshape(-1)) > far:
             return (self.flat * np.float32(1 / step))[None], False, False
         return values, by_frequency, True
 

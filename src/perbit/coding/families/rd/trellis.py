@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from perbit.coding.families.modelled import FLOAT_MAX
 from perbit.kernels import K
 from perbit.kernels.api import F32, Symbols
 
@@ -50,8 +51,18 @@ def table_of(shifts: NDArray[np.int8], kind: SymbolType, step: float) -> F32:
     zero = ZERO[kind]
     points: F64 = 2 * np.arange(-zero, zero, dtype=np.float64) + 0.5
     points[zero - SHIFTED : zero + SHIFTED + 1] += shifts * SHIFT_UNIT
-    most = float(np.finfo(np.float32).max)
-    return _with_parity(np.clip(points * step, -most, most).astype(np.float32))
+    return _with_parity(saturated(points * step))
+
+
+def saturated(values: F64) -> F32:
+    """As float32, never infinite."""
+    result: F32 = np.clip(values, -FLOAT_MAX, FLOAT_MAX).astype(np.float32)
+    return result
+
+
+def largest_magnitude(values: F32) -> float:
+    """Of finite values; 0 if there are none."""
+    return max(map(abs, K.scan(values)[:2]))
 
 
 def _with_parity(table: F32) -> F32:
