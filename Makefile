@@ -2,21 +2,43 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip install --quiet -c constraints.txt
-SOURCES := $(wildcard kernels/*) CMakeLists.txt pyproject.toml constraints.txt
+PIP := $(BIN)/python -m pip install --quiet -c constraints.txt
+# Where all packages are pinned by their hashes (tools/lock.py), those are installed and no others; `make LOCK= ...` does without.
+TAG := $(shell $(PYTHON) -c "import platform, sys; print(f'{platform.system()}-{platform.machine()}-py3.{sys.version_info.minor}'.lower())")
+LOCK := $(wildcard requirements/$(TAG))
+HASHED := $(BIN)/python -m pip install --quiet --require-hashes --no-deps
+OWN := $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation
+SOURCES := $(wildcard kernels/*) CMakeLists.txt pyproject.toml constraints.txt $(wildcard requirements/*/*)
 FUZZ_SECONDS ?= 600
+MINUTES ?= 30
 
-.PHONY: help demo test test-slow lint bench fuzz clean
+.PHONY: help demo test test-slow lint bench fuzz fuzz-native soak licences clean
 help:
 	@echo "make demo   train a federated model with eight methods, show what each bit buys"
 	@echo "make test   lint, type-check and run all fast tests"
-	@echo "make test-slow | lint | bench | fuzz | clean"
+	@echo "make test-slow | lint | bench | fuzz | fuzz-native | soak | licences | clean"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade pip
+
+ifneq ($(LOCK),)
 
 $(VENV)/installed: $(BIN)/python $(SOURCES)
+	$(HASHED) -r $(LOCK)/build.txt
+	$(HASHED) --no-build-isolation -r $(LOCK)/run.txt
+	$(PIP) "torch==2.13.0"
+	$(OWN) -e .
+	@touch $@
+
+$(VENV)/tested: $(VENV)/installed papers/pyproject.toml
+	$(HASHED) --no-build-isolation -r $(LOCK)/dev.txt
+	$(OWN) -e ./papers
+	@touch $@
+
+else
+
+$(VENV)/installed: $(BIN)/python $(SOURCES)
+	$(PIP) --upgrade pip
 	$(PIP) "torch==2.13.0"
 	$(PIP) -e ".[sim,report]"
 	@touch $@
@@ -24,6 +46,8 @@ $(VENV)/installed: $(BIN)/python $(SOURCES)
 $(VENV)/tested: $(VENV)/installed papers/pyproject.toml
 	$(PIP) -e ".[sim,report,dev]" -e ./papers
 	@touch $@
+
+endif
 
 demo: $(VENV)/installed
 	$(BIN)/perbit compare demo
@@ -44,6 +68,15 @@ bench: $(VENV)/tested
 
 fuzz: $(VENV)/tested
 	$(BIN)/python tests/fuzz.py --seconds $(FUZZ_SECONDS)
+
+fuzz-native: $(VENV)/tested
+	$(BIN)/python tests/native/fuzz.py --seconds $(FUZZ_SECONDS)
+
+soak: $(VENV)/tested
+	$(BIN)/python tests/soak.py --minutes $(MINUTES) --output results/soak.json
+
+licences: $(VENV)/tested
+	$(BIN)/python tools/licences.py
 
 clean:
 	rm -rf $(VENV) build papers/build papers/src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

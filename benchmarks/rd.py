@@ -3,6 +3,7 @@
     python benchmarks/rd_peers.py                      NNCodec's points, once
     python benchmarks/rd.py [RECORDING …]              all that have points by default; writes results/rd.json
     python benchmarks/rd.py --spec "threshold(?) | mwl2(2, 2) | rans"
+    OPENBLAS_NUM_THREADS=1 python benchmarks/rd.py     on a busy machine: waiting threads of the linear algebra would count as processor time
 
 The ? of the spec is a step size (or a threshold: the error must grow with it), the same for all tensors; bisection finds it for each error.
 Bytes are those of real frames with headers, of the tensors with at least 5000 values. NNCodec's `plain` and `optimised` curves are explained in

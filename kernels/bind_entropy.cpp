@@ -8,6 +8,7 @@
 #include "backend.hpp"
 #include "entropy_api.hpp"
 #include "entropy_tables.hpp"
+#include "rans_table.hpp"
 
 namespace nb = nanobind;
 
@@ -87,6 +88,24 @@ nb::object histogram(ReadArray symbols, size_t alphabet) {
         return unlocked([&] { return PERBIT_CALL(histogram, data, n, static_cast<uint32_t>(alphabet), counts.get()); });
     }));
     return nb::cast(numpy_array(std::move(counts), alphabet));
+}
+
+nb::object to_numpy(const std::vector<uint32_t>& values) {
+    auto copy = std::make_unique<uint32_t[]>(values.size());
+    std::copy(values.begin(), values.end(), copy.get());
+    return nb::cast(numpy_array(std::move(copy), values.size()));
+}
+
+nb::tuple bind_rans_table(Read<uint64_t> counts) {
+    const RansTable table = rans_table(counts.data(), counts.size());
+    const std::vector<uint8_t> written = write_freqs(table.freqs.data(), table.freqs.size(), table.bits);
+    return nb::make_tuple(to_numpy(table.freqs), table.bits, nb::bytes(written.data(), written.size()), table.cost);
+}
+
+nb::tuple rans_read_table(nb::handle data, size_t alphabet) {
+    const Bytes bytes(data);
+    const ReadFreqs found = read_freqs(bytes.data(), bytes.size(), alphabet);
+    return nb::make_tuple(to_numpy(found.freqs), found.bits, found.used);
 }
 
 // The stream at the end of a scratch buffer.
@@ -220,6 +239,8 @@ void bind_entropy(nb::module_& m) {
     // noconvert: an array of another type is a mistake, and a converted `out` would be lost.
     const auto array = [](const char* name) { return nb::arg(name).noconvert(); };
     m.def("histogram", &histogram, array("symbols"), nb::arg("alphabet"));
+    m.def("rans_table", &bind_rans_table, array("counts"));
+    m.def("rans_read_table", &rans_read_table, nb::arg("data"), nb::arg("alphabet"));
     m.def("rans_encode", &rans_encode, array("symbols"), array("freqs"), nb::arg("bits"));
     m.def("rans_encode_into", &rans_encode_into, array("symbols"), array("freqs"), nb::arg("bits"), array("out"));
     m.def("rans_decode", &rans_decode, nb::arg("data"), array("freqs"), nb::arg("bits"), array("out"));

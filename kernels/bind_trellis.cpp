@@ -36,6 +36,33 @@ static void bind_trellis_signs(Array<float> values) {
     PERBIT_CALL(trellis_signs, in.data, in.size);
 }
 
+static float bind_trellis_fit(Array<const float> x, bool wide, bool with_shifts, Array<int8_t> shifts, Array<float> rates) {
+    const Span in(x);
+    const Span s(shifts);
+    const Span r(rates);
+    require(s.size == 7 && r.size == 16, "there are shifts of k = -3 .. 3 and rates of k = -8 .. 7");
+    TrellisFit found;
+    {
+        nb::gil_scoped_release released;
+        found = PERBIT_CALL(trellis_fit, in.data, in.size, wide, with_shifts);
+    }
+    std::copy_n(found.shifts, 7, s.data);
+    std::copy_n(found.rates, 16, r.data);
+    return found.slope;
+}
+
+static nb::tuple bind_scalar_cost(Array<const float> x, Array<const float> noise, float scale, float sigma, float rounding) {
+    const Span in(x);
+    const Span with(noise);
+    require_same_length(in.size, with.size);
+    ScalarCost cost;
+    {
+        nb::gil_scoped_release released;
+        cost = PERBIT_CALL(scalar_cost, in.data, with.data, in.size, scale, sigma, rounding);
+    }
+    return nb::make_tuple(cost.error, cost.bits);
+}
+
 static void require_levels(uint64_t columns, uint32_t mean) {
     require(columns <= MAX_LENGTH, "there are too many columns");
     require(mean <= LARGEST_MEAN, "the mean is too large");
@@ -58,6 +85,15 @@ static void bind_levels_decode(nb::handle data, uint64_t columns, uint32_t mean,
     require_levels(columns, mean);
     nb::gil_scoped_release released;
     PERBIT_CALL(levels_decode, in.data(), in.size(), to.size, columns, mean, to.data);
+}
+
+static void bind_levels_decode_table(nb::handle data, uint64_t columns, uint32_t mean, Array<const float> table, Array<float> out) {
+    const ByteView in(data);
+    const Span values(table);
+    const Span to(out);
+    require_levels(columns, mean);
+    nb::gil_scoped_release released;
+    PERBIT_CALL(levels_decode_table, in.data(), in.size(), to.size, columns, mean, values.data, values.size, to.data);
 }
 
 static void bind_add_pairs(Array<const float> left, Array<const float> right, uint64_t rows, uint64_t columns, Array<float> out) {
@@ -83,6 +119,10 @@ void bind_trellis(nb::module_& m) {
     m.def("trellis_signs", &bind_trellis_signs, array("values"));
     m.def("levels_encode", &bind_levels_encode, array("levels"), nb::arg("columns"), nb::arg("mean"));
     m.def("levels_decode", &bind_levels_decode, nb::arg("data"), nb::arg("columns"), nb::arg("mean"), array("out"));
+    m.def("levels_decode_table", &bind_levels_decode_table, nb::arg("data"), nb::arg("columns"), nb::arg("mean"), array("table"),
+          array("out"));
+    m.def("trellis_fit", &bind_trellis_fit, array("x"), nb::arg("wide"), nb::arg("with_shifts"), array("shifts"), array("rates"));
+    m.def("scalar_cost", &bind_scalar_cost, array("x"), array("noise"), nb::arg("scale"), nb::arg("sigma"), nb::arg("rounding"));
     m.def("add_pairs", &bind_add_pairs, array("left"), array("right"), nb::arg("rows"), nb::arg("columns"), array("out"));
 }
 

@@ -6,6 +6,8 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <string>
 #include <vector>
 
 #include "bitcoder.hpp"
@@ -44,19 +46,31 @@ inline uint32_t mean_of_fine(unsigned context) {
     return y + y / 4 - MEAN_FLOOR;
 }
 
+// Every probability before anything is learnt; the same for all streams, so computed once.
+struct FreshLevels {
+    std::array<uint32_t, LEVEL_NODES * COARSE * COARSE> both;
+    std::array<uint32_t, LEVEL_NODES * FINE> one;
+
+    FreshLevels() {
+        for (unsigned node = 0; node < LEVEL_NODES; node++) {
+            for (unsigned c = 0; c < FINE; c++) one[node * FINE + c] = fresh(goes_on(mean_of_fine(c)));
+            for (unsigned a = 0; a < COARSE; a++)
+                for (unsigned b = 0; b < COARSE; b++)
+                    both[(node * COARSE + a) * COARSE + b] = fresh(goes_on((mean_of_fine(2 * a) + mean_of_fine(2 * b)) / 2));
+        }
+    }
+
+    static const FreshLevels& get() {
+        static const FreshLevels levels;
+        return levels;
+    }
+};
+
 class LevelModel {
 public:
     LevelModel(size_t columns, uint32_t mean)
-        : both_(LEVEL_NODES * COARSE * COARSE), few_(LEVEL_NODES * FINE), many_(LEVEL_NODES * FINE), column_(columns) {
+        : both_(FreshLevels::get().both), few_(FreshLevels::get().one), many_(few_), column_(columns, RunningMean{int32_t(mean)}) {
         for (RunningMean* m : {&fast_, &slow_, &last_, &before_}) m->value = int32_t(mean);
-        for (RunningMean& m : column_) m.value = int32_t(mean);
-        for (unsigned node = 0; node < LEVEL_NODES; node++) {
-            for (unsigned c = 0; c < FINE; c++)
-                few_[node * FINE + c] = many_[node * FINE + c] = fresh(goes_on(mean_of_fine(c)));
-            for (unsigned a = 0; a < COARSE; a++)
-                for (unsigned b = 0; b < COARSE; b++)
-                    both_[(node * COARSE + a) * COARSE + b] = fresh(goes_on((mean_of_fine(2 * a) + mean_of_fine(2 * b)) / 2));
-        }
     }
 
     // Codes a level and returns it; the decoder's argument does not matter.
@@ -99,7 +113,8 @@ private:
         return uint32_t(result - 1);
     }
 
-    std::vector<uint32_t> both_, few_, many_;
+    std::array<uint32_t, LEVEL_NODES * COARSE * COARSE> both_;
+    std::array<uint32_t, LEVEL_NODES * FINE> few_, many_;
     std::vector<RunningMean> column_;
     size_t at_ = 0;
     RunningMean fast_, slow_, last_, before_;
@@ -115,14 +130,31 @@ std::vector<uint8_t> levels_encode(const uint32_t* levels, size_t count, size_t 
     return coder.finish();
 }
 
-void levels_decode(const uint8_t* data, size_t size, size_t count, size_t columns, uint32_t mean, uint32_t* out) {
+// Calls put(i, level) for every level of a stream.
+template <class Put>
+inline void read_levels(const uint8_t* data, size_t size, size_t count, size_t columns, uint32_t mean, const Put& put) {
     BitDecoder coder(data, size);
     LevelModel model(columns, mean);
     for (size_t i = 0; i < count; i++) {
-        out[i] = model.code(coder, 0);
-        require(out[i] <= LARGEST_LEVEL, "a level is too large");
+        const uint32_t level = model.code(coder, 0);
+        require(level <= LARGEST_LEVEL, "a level is too large");
+        put(i, level);
     }
     coder.finish();
+}
+
+void levels_decode(const uint8_t* data, size_t size, size_t count, size_t columns, uint32_t mean, uint32_t* out) {
+    read_levels(data, size, count, columns, mean, [&](size_t i, uint32_t level) { out[i] = level; });
+}
+
+void levels_decode_table(const uint8_t* data, size_t size, size_t count, size_t columns, uint32_t mean, const float* table,
+                         size_t alphabet, float* out) {
+    bool outside = false;  // said in the end: a stream that is broken anyway is called that
+    read_levels(data, size, count, columns, mean, [&](size_t i, uint32_t level) {
+        outside |= level >= alphabet;
+        out[i] = level < alphabet ? table[level] : 0.0f;
+    });
+    if (outside) throw std::invalid_argument("a level outside the alphabet of " + std::to_string(alphabet));
 }
 
 }  // namespace perbit::PERBIT_ARCH

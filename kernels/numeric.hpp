@@ -4,6 +4,7 @@
 #include "bits.hpp"
 #include "bloom.hpp"
 #include "crc32c.hpp"
+#include "deadzone.hpp"
 #include "dequantize.hpp"
 #include "eliasfano.hpp"
 #include "feedback.hpp"
@@ -23,6 +24,7 @@
 #include "scatter.hpp"
 #include "select.hpp"
 #include "trellis.hpp"
+#include "trellis_fit.hpp"
 
 namespace perbit::PERBIT_ARCH {
 

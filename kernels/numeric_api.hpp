@@ -41,8 +41,12 @@ void add_pairs(const float* left, const float* right, size_t count, size_t rows,
 template <class S>
 void trellis_encode(const float* x, size_t n, const TrellisModel& model, S* out);
 void trellis_signs(float* values, size_t n);
+TrellisFit trellis_fit(const float* x, size_t n, bool wide, bool with_shifts);
+ScalarCost scalar_cost(const float* x, const float* noise, size_t n, float scale, float sigma, float rounding);
 std::vector<uint8_t> levels_encode(const uint32_t* levels, size_t count, size_t columns, uint32_t mean);
 void levels_decode(const uint8_t* data, size_t size, size_t count, size_t columns, uint32_t mean, uint32_t* out);
+void levels_decode_table(const uint8_t* data, size_t size, size_t count, size_t columns, uint32_t mean, const float* table,
+                         size_t alphabet, float* out);
 
 void top_k(const float* x, size_t n, size_t k, uint32_t* out);
 Selection select_above(const float* x, size_t n, float threshold);

@@ -35,6 +35,17 @@ struct TrellisModel {
     int zero;  // the symbol of k = 0
 };
 
+// A machine fitted to values: shifts of k = -3 .. 3 in 1/64 steps, rates of k = -8 .. 7, and by how much they grow beyond.
+struct TrellisFit {
+    int8_t shifts[7];
+    float rates[16], slope;
+};
+
+// Of a scalar quantizer: the sum of squared errors in its steps, and the bits of an ideal code.
+struct ScalarCost {
+    double error, bits;
+};
+
 struct Selection {
     std::unique_ptr<uint32_t[]> positions;
     size_t count = 0;

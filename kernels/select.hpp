@@ -17,8 +17,12 @@ using Words = std::unique_ptr<uint32_t[]>;  // not initialised: pages that stay 
 
 inline Words make_words(size_t n) { return std::make_unique_for_overwrite<uint32_t[]>(n); }
 
-// collect() may write this many entries behind the last position it finds.
-constexpr size_t COLLECT_SLACK = 4;
+// The caller's array belongs to the caller, whose other threads may write to it: what one pass has found the next one need not.
+// Indexes are bounded by what the kernel itself holds, never by an earlier pass over x.
+constexpr const char* CHANGED = "the array was changed while it was read";
+
+constexpr size_t COLLECT_BLOCK = 64;                 // positions that collect() looks at together
+constexpr size_t COLLECT_SLACK = COLLECT_BLOCK + 4;  // entries it may write beyond those it was promised
 
 inline size_t count_reaching(const float* x, size_t n, uint32_t threshold) {
     constexpr size_t PIECE = size_t(1) << 30;  // the inner count stays below 2^32 and vectorises
@@ -63,17 +67,18 @@ inline size_t write_positions(uint64_t word, uint32_t base, uint32_t* out) {
 
 #endif
 
-// Positions whose magnitude is at least threshold, ascending; returns how many.
-inline size_t collect(const float* x, size_t n, uint32_t threshold, uint32_t* out) {
+// Positions whose magnitude is at least threshold, ascending; returns how many, which is more than `most` only if the array was
+// changed after they were counted. `out` has room for `most` and COLLECT_SLACK more.
+inline size_t collect(const float* x, size_t n, uint32_t threshold, size_t most, uint32_t* out) {
     size_t found = 0, i = 0;
 #ifdef PERBIT_AVX2
     const __m256i below = _mm256_set1_epi32(int(threshold) - 1);
-    for (; i + 64 <= n; i += 64) {
+    for (; i + COLLECT_BLOCK <= n && found <= most; i += COLLECT_BLOCK) {
         const uint64_t word = reaching_mask32(x + i, below) | uint64_t(reaching_mask32(x + i + 32, below)) << 32;
         found += write_positions(word, uint32_t(i), out + found);
     }
 #endif
-    for (; i < n; i++) {
+    for (; i < n && found <= most; i++) {
         out[found] = uint32_t(i);
         found += magnitude(x[i]) >= threshold;
     }
@@ -153,10 +158,11 @@ void top_k(const float* x, size_t n, size_t k, uint32_t* out) {
 
     const Words positions = make_words(n + COLLECT_SLACK);
     Bracket bracket = n < SAMPLE_FROM ? EVERYTHING : bracket_by_sample(x, n, k);
-    size_t found = collect(x, n, bracket.low, positions.get());
+    size_t found = collect(x, n, bracket.low, n, positions.get());
     if (found < k) {
         bracket = {low_by_counting(x, n, k), INFINITY_BITS};
-        found = collect(x, n, bracket.low, positions.get());
+        found = collect(x, n, bracket.low, n, positions.get());
+        require(found >= k, CHANGED);
     }
 
     const Words magnitudes = make_words(found);
@@ -176,8 +182,10 @@ void top_k(const float* x, size_t n, size_t k, uint32_t* out) {
 
 Selection select_above(const float* x, size_t n, float threshold) {
     const uint32_t bits = magnitude(threshold);
-    Words positions = make_words(count_reaching(x, n, bits) + COLLECT_SLACK);
-    const size_t count = collect(x, n, bits, positions.get());
+    const size_t expected = count_reaching(x, n, bits);
+    Words positions = make_words(expected + COLLECT_SLACK);
+    const size_t count = collect(x, n, bits, expected, positions.get());
+    require(count <= expected, CHANGED);
     return {std::move(positions), count};
 }
 

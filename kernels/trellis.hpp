@@ -9,6 +9,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "bits.hpp"
@@ -41,8 +42,9 @@ struct Level {
     float j, cost;
 };
 
+// In this order NaN becomes the lowest level, as in trellis_avx2.hpp: indexes are made of what comes out.
 inline float in_steps(float x, const TrellisModel& model) {
-    return std::min(std::max(x * model.inverse, -model.limit), model.limit);
+    return std::min(std::max(-model.limit, x * model.inverse), model.limit);
 }
 
 inline Level nearest_level(float x, uint32_t parity, const TrellisModel& model) {
@@ -114,7 +116,7 @@ struct TrellisPaths {
 }  // namespace perbit::PERBIT_ARCH
 
 #ifdef PERBIT_AVX2
-#include "trellis_avx2.hpp"
+#include "trellis_states_avx2.hpp"
 #endif
 
 namespace perbit::PERBIT_ARCH {
@@ -124,12 +126,21 @@ template <size_t LANES, class S>
 void trellis_encode_lanes(const float* x, size_t n, const TrellisModel& model, S* out) {
     TrellisPaths<LANES> paths;
     std::vector<uint8_t> choices(n);
+#ifdef PERBIT_AVX2
+    const TrellisVectors vectors(model);
+    if constexpr (LANES < 8) {
+        forward_states(paths, x, n, vectors, choices.data());
+        for (size_t lane = 0; lane < LANES; lane++) paths.turn(lane);
+        trace_states(paths, n, choices.data());
+        return symbols_of_paths(x, n, vectors, choices.data(), out);
+    }
+#endif
     size_t begin = 0;
     for (size_t step = 0; begin < n; begin += LANES, step++) {
         const size_t lanes = std::min(LANES, n - begin);
 #ifdef PERBIT_AVX2
         if (LANES % 8 == 0 && lanes == LANES)
-            forward_vectors(paths, x + begin, model, &choices[begin]);
+            forward_vectors(paths, x + begin, vectors, &choices[begin]);
         else
 #endif
             for (size_t lane = 0; lane < lanes; lane++) paths.forward(x + begin, lane, model, &choices[begin]);
@@ -142,7 +153,7 @@ void trellis_encode_lanes(const float* x, size_t n, const TrellisModel& model, S
         const size_t lanes = std::min(LANES, n - begin);
 #ifdef PERBIT_AVX2
         if (LANES % 8 == 0 && lanes == LANES)
-            backward_vectors(paths, x + begin, model, &choices[begin], out + begin);
+            backward_vectors(paths, x + begin, vectors, &choices[begin], out + begin);
         else
 #endif
             for (size_t lane = 0; lane < lanes; lane++) paths.backward(x + begin, lane, model, &choices[begin], out + begin);

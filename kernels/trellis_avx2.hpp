@@ -10,11 +10,12 @@ namespace perbit::PERBIT_ARCH {
 struct TrellisVectors {
     __m256 inverse, low, high, slope, zero_shift, zero_rate;
     __m256 shifts[2], rates[2];
+    __m256i zero;
 
     explicit TrellisVectors(const TrellisModel& model)
         : inverse(_mm256_set1_ps(model.inverse)), low(_mm256_set1_ps(-model.limit)), high(_mm256_set1_ps(model.limit)),
           slope(_mm256_set1_ps(model.slope)), zero_shift(_mm256_set1_ps(model.shifts[0][NEAR_ZERO])),
-          zero_rate(_mm256_set1_ps(model.rates[0][NEAR_ZERO])) {
+          zero_rate(_mm256_set1_ps(model.rates[0][NEAR_ZERO])), zero(_mm256_set1_epi32(model.zero)) {
         for (int parity = 0; parity < 2; parity++) {
             shifts[parity] = _mm256_loadu_ps(model.shifts[parity]);
             rates[parity] = _mm256_loadu_ps(model.rates[parity]);
@@ -68,8 +69,7 @@ inline void store_symbols(__m256i values, uint16_t* out) {
 }
 
 template <size_t LANES>
-void forward_vectors(TrellisPaths<LANES>& paths, const float* x, const TrellisModel& model, uint8_t* choices) {
-    const TrellisVectors v(model);
+void forward_vectors(TrellisPaths<LANES>& paths, const float* x, const TrellisVectors& v, uint8_t* choices) {
     for (size_t lane = 0; lane + 8 <= LANES; lane += 8) {
         const __m256 value = v.in_steps(x + lane), turned = _mm256_xor_ps(value, _mm256_set1_ps(-0.0f));
         const __m256 branch[2][2] = {{branch_cost(value, 0, v), branch_cost(value, 1, v)},
@@ -89,29 +89,32 @@ void forward_vectors(TrellisPaths<LANES>& paths, const float* x, const TrellisMo
     }
 }
 
+// Of values in these halves, by levels of these parities.
+inline __m256i symbols_of(__m256 in_steps, __m256i half, __m256i parity, const TrellisVectors& v) {
+    const __m256 is_odd = _mm256_castsi256_ps(_mm256_slli_epi32(parity, 31));
+    const __m256 value = _mm256_xor_ps(in_steps, _mm256_castsi256_ps(_mm256_slli_epi32(half, 31)));
+    const __m256 even_away = _mm256_sub_ps(value, _mm256_set1_ps(0.5f));
+    const __m256 away = _mm256_blendv_ps(even_away, _mm256_sub_ps(value, _mm256_set1_ps(2.5f)), is_odd);
+    const auto pick = [&](const __m256 (&of)[2], __m256i index) {
+        return _mm256_blendv_ps(_mm256_permutevar8x32_ps(of[0], index), _mm256_permutevar8x32_ps(of[1], index), is_odd);
+    };
+    const LevelVector nearest = nearest_levels(
+        away, v, [&](__m256i index) { return pick(v.shifts, index); }, [&](__m256i index) { return pick(v.rates, index); });
+    const __m256 zero_wins = _mm256_cmp_ps(zero_cost(even_away, v), nearest.cost, _CMP_LT_OQ);
+    const __m256i is_zero = _mm256_andnot_si256(_mm256_srai_epi32(_mm256_castps_si256(is_odd), 31), _mm256_castps_si256(zero_wins));
+    const __m256i j = _mm256_andnot_si256(is_zero, _mm256_cvtps_epi32(nearest.j));
+    return _mm256_add_epi32(_mm256_add_epi32(_mm256_add_epi32(j, j), parity), v.zero);
+}
+
 template <size_t LANES, class S>
-void backward_vectors(TrellisPaths<LANES>& paths, const float* x, const TrellisModel& model, const uint8_t* choices, S* out) {
-    const TrellisVectors v(model);
+void backward_vectors(TrellisPaths<LANES>& paths, const float* x, const TrellisVectors& v, const uint8_t* choices, S* out) {
     const __m256i one = _mm256_set1_epi32(1);
     for (size_t lane = 0; lane + 8 <= LANES; lane += 8) {
         const __m256i state = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(&paths.states[lane]));
         const __m256i choice = _mm256_and_si256(_mm256_srlv_epi32(load8(choices + lane), state), one);
         const __m256i half = _mm256_srli_epi32(state, 2);
         const __m256i parity = _mm256_xor_si256(_mm256_and_si256(_mm256_srli_epi32(state, 1), one), choice);
-        const __m256 is_odd = _mm256_castsi256_ps(_mm256_slli_epi32(parity, 31));
-        const __m256 value = _mm256_xor_ps(v.in_steps(x + lane), _mm256_castsi256_ps(_mm256_slli_epi32(half, 31)));
-        const __m256 even_away = _mm256_sub_ps(value, _mm256_set1_ps(0.5f));
-        const __m256 away = _mm256_blendv_ps(even_away, _mm256_sub_ps(value, _mm256_set1_ps(2.5f)), is_odd);
-        const auto pick = [&](const __m256 (&of)[2], __m256i index) {
-            return _mm256_blendv_ps(_mm256_permutevar8x32_ps(of[0], index), _mm256_permutevar8x32_ps(of[1], index), is_odd);
-        };
-        const LevelVector nearest = nearest_levels(
-            away, v, [&](__m256i index) { return pick(v.shifts, index); }, [&](__m256i index) { return pick(v.rates, index); });
-        const __m256 zero_wins = _mm256_cmp_ps(zero_cost(even_away, v), nearest.cost, _CMP_LT_OQ);
-        const __m256i is_zero = _mm256_andnot_si256(_mm256_srai_epi32(_mm256_castps_si256(is_odd), 31), _mm256_castps_si256(zero_wins));
-        const __m256i j = _mm256_andnot_si256(is_zero, _mm256_cvtps_epi32(nearest.j));
-        const __m256i k = _mm256_add_epi32(_mm256_add_epi32(j, j), parity);
-        store_symbols(_mm256_add_epi32(k, _mm256_set1_epi32(model.zero)), out + lane);
+        store_symbols(symbols_of(v.in_steps(x + lane), half, parity, v), out + lane);
         const __m256i second = _mm256_xor_si256(half, _mm256_and_si256(state, one));
         const __m256i before = _mm256_or_si256(_mm256_or_si256(half, _mm256_slli_epi32(second, 1)), _mm256_slli_epi32(choice, 2));
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(&paths.states[lane]), before);

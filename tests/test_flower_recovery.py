@@ -51,18 +51,18 @@ def test_pushing_and_pulling_by_hand_hides_a_resync(network: Network, tmp_path: 
     assert_in_step(grid, tmp_path)
 
 
-def test_a_tampered_answer_drops_that_client_only(network: Network, tmp_path: Path) -> None:
+def test_a_damaged_answer_drops_that_client_only(network: Network, tmp_path: Path) -> None:
     grid = CompressedGrid(network)
     start(grid, rounds=1)
 
-    def tamper(reply: Message) -> Message:
+    def damage(reply: Message) -> Message:
         if reply.metadata.src_node_id == 1 and (found := find_frame(reply.content)):
             bent = bytearray(found.frame)
             bent[len(bent) // 2] ^= 1
             reply.content = with_record(reply.content, found.record, framed(bytes(bent)))
         return reply
 
-    network.on_the_way = tamper
+    network.on_the_way = damage
     replies = {reply.metadata.src_node_id: reply for reply in grid.send_and_receive(messages(1, 2, value=9), timeout=5)}
     assert "DecodeError" in replies[1].error.reason
     assert replies[2].content["arrays"]["w"].numpy().shape == (40, 60)

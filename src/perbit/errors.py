@@ -7,7 +7,7 @@ PerbitError
 ├── EncodeError        values that cannot be coded (also a ValueError)
 │   └── NonFiniteError NaN or infinity in the input
 └── DecodeError        bytes that are not a valid frame (also a ValueError)
-    ├── LimitError     a frame that claims more than the caller allows
+    ├── LimitError     a frame that takes more than the caller allows
     └── StateMismatch  a frame made against another memory than the receiver's
 """
 
@@ -43,7 +43,7 @@ class DecodeError(PerbitError, ValueError):
 
 
 class LimitError(DecodeError):
-    """A frame claims more values than the caller allows."""
+    """Decoding a frame takes more values, memory or operations than the caller allows."""
 
 
 class StateMismatch(DecodeError):  # noqa: N818  the name says what happened

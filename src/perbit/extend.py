@@ -17,6 +17,7 @@ from perbit.coding.codec import (
     as_pipeline,
     checked_finite,
 )
+from perbit.coding.cost import Cost
 from perbit.coding.registry import register
 from perbit.coding.values import Dequantizer, Floats, Prior, Quantized, Shape, size, symbol_dtype
 from perbit.errors import DecodeError, EncodeError, SpecError
@@ -24,7 +25,7 @@ from perbit.kernels import K
 from perbit.randomness import fold
 
 __all__ = [
-    "ByteCoder", "Codec", "DecodeError", "Dequantizer", "EncodeError", "FloatCodec", "Floats", "K", "Piece",
+    "ByteCoder", "Codec", "Cost", "DecodeError", "Dequantizer", "EncodeError", "FloatCodec", "Floats", "K", "Piece",
     "Pipeline", "PositionCodec", "Prior", "Quantized", "Quantizer", "Reader", "Rest", "Shape", "SpecError",
     "SymbolCoder", "Writer", "as_pipeline", "bytes_of", "checked_finite", "fold", "register", "size", "symbol_dtype",
 ]  # fmt: skip

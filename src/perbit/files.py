@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import glob
+import importlib
 import json
 import os
-import tempfile
+import secrets
 import zipfile
 import zlib
 from collections.abc import Callable, Container, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,6 +19,8 @@ from numpy.typing import NDArray
 
 from perbit.errors import PerbitError
 
+_locks: Any = importlib.import_module("fcntl") if os.name == "posix" else None
+_PARTIAL = "_perbit"  # what the names of files end in that are still being written
 SUFFIXES = (".npy", ".npz", ".safetensors")
 
 
@@ -24,10 +29,16 @@ class FileError(PerbitError):
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object], private: bool = False) -> None:
-    """Write to a neighbour file, then rename: a crash leaves the old file or the new one, never half of one. `private`: nobody else
-    may read it."""
+    """Write to a neighbour file, then rename: a crash leaves the old file or the new one, never half of one.
+
+    Args:
+        private: nobody else may read it. Who keeps private files also removes, when it starts, what a killed writer of them has left;
+            for other files that happens here.
+    """
+    if not private:
+        remove_leftovers(path.parent, path.name)
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        temporary, handle = _new_neighbour(path, 0o600 if private else 0o666)
     except OSError as error:
         raise FileError(f"cannot write to {path.parent}: {error.strerror}") from error
     try:
@@ -35,13 +46,39 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object], private: 
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o600 if private else 0o666 & ~_umask())
-        os.replace(temporary, path)
+            if _locks:  # as long as it is locked, nobody takes it for a leftover
+                os.replace(temporary, path)
+        if not _locks:  # Windows renames no open file
+            os.replace(temporary, path)
     except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise FileError(f"cannot write {path}: {error.strerror or error}") from error
         raise
+
+
+def remove_leftovers(folder: Path, name: str = "*") -> None:
+    """Remove what writers that were killed have left of a file, or of all files of a folder; those who still write hold a lock."""
+    if not _locks:  # nobody can tell the dead from the living
+        return
+    pattern = name if name == "*" else glob.escape(name)
+    for path in folder.glob(f".{pattern}.*{_PARTIAL}"):
+        with suppress(OSError), path.open("rb") as file:
+            _locks.flock(file, _locks.LOCK_EX | _locks.LOCK_NB)
+            path.unlink(missing_ok=True)
+
+
+def _new_neighbour(path: Path, mode: int) -> tuple[Path, int]:
+    """A new file beside this one, open and locked; its mode is what the user's umask leaves of `mode`."""
+    while True:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_PARTIAL}")
+        handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), mode)
+        if _locks:
+            with suppress(OSError):  # a file system without locks
+                _locks.flock(handle, _locks.LOCK_EX | _locks.LOCK_NB)
+        if os.fstat(handle).st_nlink:  # nobody took it for a leftover before it was locked
+            return temporary, handle
+        os.close(handle)
 
 
 def make_folder(folder: Path) -> None:
@@ -56,12 +93,6 @@ def write_json(path: Path, value: Any) -> None:
     make_folder(path.parent)
     data = (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
     write_atomically(path, lambda file: file.write(data))
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def read_bytes(path: Path) -> bytes:

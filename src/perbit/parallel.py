@@ -40,13 +40,13 @@ def get_threads() -> int:
     return _threads
 
 
-def chunks(n: int) -> Iterator[tuple[int, int]]:
+def chunks(n: int, length: int = CHUNK) -> Iterator[tuple[int, int]]:
     """The half-open ranges [lo, hi) that cut n values into chunks.
 
     >>> [hi - lo for lo, hi in chunks(2**20 + 5)]
     [1048576, 5]
     """
-    return ((lo, min(n, lo + CHUNK)) for lo in range(0, n, CHUNK))
+    return ((lo, min(n, lo + length)) for lo in range(0, n, length))
 
 
 def scratch(n: int, dtype: type[np.generic]) -> NDArray[Any]:

@@ -37,7 +37,7 @@ def key_from_seed(seed: int | None) -> int:
 
 
 _ROUNDS = 6
-_PIECE = 1 << 20
+PIECE = 1 << 20  # positions that are drawn at a time
 
 
 def random_positions(n: int, k: int, seed: int) -> U32:
@@ -53,11 +53,11 @@ def random_positions(n: int, k: int, seed: int) -> U32:
     half = max(1, ((max(2, n) - 1).bit_length() + 1) // 2)
     keys = [splitmix64(seed ^ (round_ << 32)) & 0xFFFFFFFF for round_ in range(_ROUNDS)]
     out = np.arange(k, dtype=np.uint32)
-    for lo in range(0, k, _PIECE):  # so that the network's many temporary arrays stay small
-        part = _feistel(out[lo : lo + _PIECE], half, keys)
+    for lo in range(0, k, PIECE):  # so that the network's many temporary arrays stay small
+        part = _feistel(out[lo : lo + PIECE], half, keys)
         while (outside := np.flatnonzero(part >= n)).size:
             part[outside] = _feistel(part[outside], half, keys)
-        out[lo : lo + _PIECE] = part
+        out[lo : lo + PIECE] = part
     out.sort()
     return out
 

@@ -10,6 +10,7 @@ def test_laws(spec, law):
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,9 @@ from perbit import kernels
 from perbit.coding import registry
 from perbit.coding.bits import Reader
 from perbit.coding.codec import Codec, as_pipeline
+from perbit.coding.cost import Budget, Cost
 from perbit.coding.spec import parse
+from perbit.frame import payload, wire
 from perbit.frame.wirespec import read_spec, write_spec
 from perbit.kernels.api import F32
 
@@ -76,6 +79,7 @@ def laws() -> list[Law]:
         damage_is_detected,
         unbiased_if_declared,
         omega_holds,
+        memory_is_declared,
     ]
 
 
@@ -198,6 +202,34 @@ def damage_is_detected(spec: str) -> None:
         except perbit.DecodeError:
             continue
         raise AssertionError(f"a damaged frame was decoded: {bad.hex()}")
+
+
+class _Recorded(Budget):
+    """A budget for everything that remembers the most that was held at a time."""
+
+    most = 0
+
+    def spend(self, cost: Cost) -> None:
+        super().spend(cost)
+        self.most = max(self.most, self.memory)
+
+
+def memory_is_declared(spec: str, n: int = 1 << 14) -> None:
+    """Decoding takes no more memory than its stages declare (`cost`) and pay for on the way (`src.spend`)."""
+    for kind in ("normal", "zeros", "sparse", "ternary"):
+        x = np.asarray(_MAKERS[kind](np.random.default_rng(0), n)).astype(np.float32).reshape(-1, 8, 4, 4)
+        frame = perbit.encode(x, spec, seed=0)
+        perbit.decode(frame, expect_shape=x.shape)  # whatever is loaded on first use
+        src, header = wire.open_frame(frame, n)
+        src.budget = recorded = _Recorded(1 << 60, 1 << 60)
+        tracemalloc.start()
+        try:
+            with payload.decoding():
+                payload.read(src, header.entries[0])
+            taken = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert taken <= recorded.most, f"{spec} took {taken} bytes for {n} values and paid for {recorded.most}"
 
 
 def _samples(codec: Codec, x: F32, count: int) -> np.ndarray[Any, np.dtype[np.float64]]:

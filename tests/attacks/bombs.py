@@ -47,10 +47,14 @@ def claims_without_data() -> Frames:
     yield "raw", array("raw", (n,), section(b"")), "expected 4194304 bytes"
     yield "fp16", array("fp16", (n,), section(b"")), "expected 2097152 bytes"
     yield "zstd", array("raw | zstd", (n,), section(b"")), "zstd"
-    yield "topk", array("topk(0.5)", (n,), varint(n), section(b"\x00"), section(b"")), "golomb"
-    yield "a topk of topks", array(" | ".join(["topk(1.0)"] * 16), (n,), varint(n), section(b"\x00")), "golomb"
+    yield "topk", array("topk(0.5)", (n,), varint(n), section(b"\x00"), section(b"")), "expected 4194304"
+    yield (
+        "a topk of topks",
+        array(" | ".join(["topk(1.0)"] * 16), (n,), varint(n), section(b"\x00")),
+        "number of kept values",
+    )
     seeds = [section(b"seed")] * 16
-    yield "a randk of randks", array(" | ".join(["randk(1.0)"] * 16), (n,), *seeds, section(b"")), "expected 4194304"
+    yield "a randk of randks", array(" | ".join(["randk(1.0)"] * 16), (n,), *seeds, section(b"")), "operations or more"
     some = section(struct.pack("<ff", 0.0, 1.0))
     yield "rans", array("uniform(4) | rans", (n,), some, section(b"\x02")), "table"
     yield "huffman", array("uniform(12) | huffman", (n,), some, section(b"\x01")), "packed symbols"

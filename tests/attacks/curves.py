@@ -64,8 +64,8 @@ def positions_in_the_order_of_values() -> Frames:
     yield "a position beyond the last", frame(2, 1, 0b11_01), "different positions"
     yield "no such order", frame(2, 2, 0), "order of the positions"
     yield "padding", frame(2, 1, 0b1001_0100), "padding"
-    wide = array("topk(k=2) | fitdexp", (1 << 20,), varint(1 << 19), varint(1), section(bytes(8)))
-    yield "half a million in eight bytes", wide, "words of 20 bits need"
+    wide = array("topk(k=2) | fitdexp", (1 << 20,), varint(1 << 17), varint(1), section(bytes(8)))
+    yield "many in eight bytes", wide, "words of 20 bits need"
 
 
 @attack
@@ -125,7 +125,7 @@ def sketches() -> Frames:
     yield "a mean that is no number", _sketch(means=(NAN,)), "mean is not finite"
     yield "an infinite mean", _sketch(means=(INF,)), "mean is not finite"
     yield "more keys than values", _sketch(counts=(4,)), "keys of a group"
-    yield "half a million keys in three bytes", _sketch(counts=(1 << 19,), n=1 << 20), "lengths of gaps"
+    yield "many keys in three bytes", _sketch(counts=(1 << 17,), n=1 << 20), "lengths of gaps"
     yield "keys left over", _sketch(counts=(1,)), "left over"
     yield "a key at the end", _sketch(gaps=(1, 3)), "not below 3"
     yield "a gap of 2^32", _sketch(gaps=(1, 1 << 32)), "not below 3"

@@ -22,7 +22,7 @@ MAX_VALUES = 1 << 20
 ALLOWED = (64 << 20) + 4 * MAX_VALUES
 
 
-def _peak_rss() -> int:
+def peak_rss() -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
@@ -36,12 +36,12 @@ def main(folder: Path) -> None:
     paths = sorted(folder.iterdir())
     for spec in testing.specs():  # whatever is loaded on first use
         _read(perbit.encode(np.zeros(100, np.float32), spec))
-    start = peak = _peak_rss()
+    start = peak = peak_rss()
     culprit = ""
     for path in paths:
         _read(path.read_bytes())
-        if _peak_rss() > peak:
-            peak, culprit = _peak_rss(), path.name
+        if peak_rss() > peak:
+            peak, culprit = peak_rss(), path.name
     peaks: dict[str, int] = {}
     if kernels.active() != "numpy":  # tracing its many small arrays takes long, and the resident set tells enough
         tracemalloc.start()

@@ -31,7 +31,7 @@ def counts() -> Frames:
     for coder in ("raw32", "bitmap", "golomb"):
         yield f"{coder}: more than there are", _sparse(coder, N + 1, bytes(100)), "number of kept values"
         yield f"{coder}: 2^62", _sparse(coder, 1 << 62, bytes(100)), "number of kept values"
-        yield f"{coder}: positions without values", _sparse(coder, 2, bytes(8), values=1), coder
+        yield f"{coder}: positions without values", _sparse(coder, 2, bytes(8), values=1), "expected 8 bytes"
     yield "two positions, one value", _sparse("raw32", 2, _u32(1, 2), values=1), "expected 8 bytes"
     yield "two positions, three values", _sparse("raw32", 2, _u32(1, 2), values=3), "expected 8 bytes"
     yield "one of nothing", _sparse("raw32", 1, _u32(0), n=0, values=1), "number of kept values"

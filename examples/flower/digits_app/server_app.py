@@ -13,6 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Result
 
 from digits_app import task
+from digits_app.checkpoint import Checkpoint
 from perbit.engines.flower import CompressedGrid
 
 app = ServerApp()
@@ -27,7 +28,11 @@ def run(grid: Grid, config: dict[str, Any], make_strategy: Any) -> Result:
     """Train with a strategy, and say what came of it."""
     if not config["compress"]:
         return _train(grid, config, make_strategy)
-    options = {name: config[name] for name in ("protocol", "up", "down", "first") if config[name]}
+    options: dict[str, Any] = {name: config[name] for name in ("protocol", "up", "down", "first") if config[name]}
+    if config["max-norm"]:
+        options["max_norm"] = float(config["max-norm"])
+    if config["checkpoint"]:
+        options["folder"] = Path(config["checkpoint"]) / "perbit"  # what perbit must not lose
     with CompressedGrid(grid, **options) as grid:  # at the end the nodes delete what they had to remember
         return _train(grid, config, make_strategy)
 
@@ -40,19 +45,25 @@ def _train(grid: Grid, config: dict[str, Any], make_strategy: Any) -> Result:
         min_evaluate_nodes=nodes,
         min_available_nodes=nodes,
     )
+    saved = Checkpoint(config["checkpoint"])
+    n_done, model = saved.load() or (0, learner.make_model(int(config["hidden"])))
     result = strategy.start(
         grid=grid,
-        initial_arrays=ArrayRecord({name: Array(x) for name, x in learner.make_model(int(config["hidden"])).items()}),
-        num_rounds=int(config["rounds"]),
+        initial_arrays=ArrayRecord({name: Array(x) for name, x in model.items()}),
+        num_rounds=int(config["rounds"]) - n_done,
         timeout=float(config["timeout"]),
-        evaluate_fn=partial(_evaluate, learner),
+        evaluate_fn=partial(_evaluate, learner, saved, n_done),
     )
+    saved.remove()
     _tell(result, grid, str(config["result"]))
     return result
 
 
-def _evaluate(learner: ModuleType, server_round: int, arrays: ArrayRecord) -> MetricRecord:
+def _evaluate(
+    learner: ModuleType, saved: Checkpoint, n_done: int, server_round: int, arrays: ArrayRecord
+) -> MetricRecord:
     model = {name: array.numpy() for name, array in arrays.items()}
+    saved.save(n_done + server_round, model)
     return MetricRecord({"accuracy": learner.accuracy(model, *task.load_test_data())})
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from perbit.channels import frames
+from perbit.channels.agreed import check_agreed, read_raw
 from perbit.channels.layout import Layout
 from perbit.channels.tree import Memory, freeze
 from perbit.coding.bits import Piece, bytes_of
@@ -125,10 +126,12 @@ class Channel(ABC):
 
     def receive_flat(self, frame: Piece, state: State) -> tuple[F32, State]:
         """The same with all values as one vector."""
-        layout = state.layout
-        opened = frames.read(frame, frames.blueprint(self.plan_at(state.sequence), layout))
+        layout, plan = state.layout, self.plan_at(state.sequence)
+        expected = frames.blueprint(plan, layout)
+        opened = frames.read(frame, expected)
         if self.numbered:
             self._check(opened.sequence, opened.digest, state)
+        check_agreed(opened.entries, expected.entries, plan)
         value, memory = self.pull(opened.values(), state.memory, layout)
         return _frozen(value), _advanced(state, frame, memory)
 
@@ -148,11 +151,11 @@ class Channel(ABC):
 
     def resync(self, frame: Piece, state: State) -> State:
         """The receiver's state after a reset frame."""
-        header = wire.read_header(frame, state.layout.n * len(self.shared(state.memory)))
+        held = self.shared(state.memory)
+        header = wire.read_header(frame, state.layout.n * len(held))
         if header.sequence is None or header.digest is None:
             raise DecodeError("this is no reset frame: it carries no sequence number")
-        held = self.shared(state.memory)
-        arrays = wire.loads(frame, expect={str(index): array.shape for index, array in enumerate(held)})
+        arrays = read_raw(frame, {str(index): array.shape for index, array in enumerate(held)})
         memory = self.with_shared(state.memory, tuple(arrays.values()))
         return State(state.layout, header.sequence, header.digest, freeze(memory))
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from perbit.channels.layout import Layout
 from perbit.channels.shortcut import Shortcut, shortcut_for
+from perbit.coding.agreed import AgreedLike
 from perbit.coding.bits import Piece, Reader, Writer
 from perbit.coding.codec import Codec, as_pipeline
+from perbit.coding.cost import Budget, expected_values
 from perbit.errors import DecodeError
 from perbit.frame import payload, wire
 from perbit.frame.header import DIGEST_BYTES, MAGIC, STATEFUL, Entry, stateful_head, write_message
@@ -34,6 +36,11 @@ class Blueprint:
     plain_head: bytes
     directory: bytes  # as a section, compressed if that is shorter
     short: Shortcut | None = None  # for lone vectors, if the codec has a short cut
+
+    @cached_property
+    def n_expected(self) -> int:
+        """What a frame's budget is made for."""
+        return expected_values(shape for _, shape in self.layout.tensors)
 
 
 def blueprint(plan: PlanLike, layout: Layout) -> Blueprint:
@@ -138,19 +145,20 @@ class Opened:
 _NONE = np.zeros(0, np.float32)
 
 
-def read(frame: Piece, expected: Blueprint) -> Opened:
-    """Open a frame of the expected layout; a head seen before is compared, not parsed."""
+def read(frame: Piece, expected: Blueprint, codecs: AgreedLike | None = None) -> Opened:
+    """Open a frame of the expected layout, coded as expected or by one of `codecs` (None: by any); a head seen before is compared, not parsed."""
     view = memoryview(frame).cast("B")
     head_end = _SEQUENCE_AT
     if view[:head_end] not in (expected.numbered_head, expected.plain_head):
-        return _read_any(frame, expected.layout)
+        return _read_any(frame, expected, codecs)
     src = Reader(unsealed(view))
+    src.budget = Budget.of_frame(len(view), expected.n_expected)
     src.position = head_end
     is_numbered = bool(view[5] & STATEFUL)
     sequence = src.varint("sequence number") if is_numbered else None
     digest = bytes(src.take(DIGEST_BYTES, "digest")) if is_numbered else None
     if src.view[src.position : src.position + len(expected.directory)] != expected.directory:
-        return _read_any(frame, expected.layout)
+        return _read_any(frame, expected, codecs)
     src.position += len(expected.directory)
     return Opened(sequence, digest, expected.entries, src, expected.short)
 
@@ -178,9 +186,10 @@ def _after_varint(frame: bytes, at: int) -> int:
     return at + 1
 
 
-def _read_any(frame: Piece, layout: Layout) -> Opened:
-    """The long way: any plan, as long as the tensors are the expected ones."""
-    src, header = wire.open_frame(frame, layout.n)
+def _read_any(frame: Piece, expected: Blueprint, codecs: AgreedLike | None) -> Opened:
+    """The long way: any plan of these codecs, as long as the tensors are the expected ones."""
+    layout = expected.layout
+    src, header = wire.open_frame(frame, layout.n, expected=expected.n_expected, codecs=codecs)
     wire.check_message(header)
     if tuple((entry.name, entry.shape) for entry in header.entries) != layout.tensors:
         wire.check_expected(header, dict(layout.tensors))

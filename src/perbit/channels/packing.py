@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perbit.channels.store import InMemory, Store
+from perbit.channels.store import ROWS, InMemory, OnDisk, Store
 from perbit.coding.codec import Codec
 from perbit.coding.spec import parse
 from perbit.errors import DecodeError, EncodeError
@@ -49,11 +49,11 @@ def save(path: Path, value: Any, about: Any = None, private: bool = False) -> No
 
 
 def restore(path: Path, types: Collection[type], about: Any = None) -> Any:
-    """What `save` wrote. FileError if it cannot be read, or is about something else."""
+    """What `save` wrote. FileError if it cannot be read, or is about something else. Durable files are looked for beside it."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-        value, found = _unpacked(arrays.pop("json").tobytes().decode(), arrays, types)
+        value, found = _unpacked(arrays.pop("json").tobytes().decode(), arrays, types, path.parent)
     except Exception as error:  # a damaged archive can lead to any of them
         raise FileError(f"cannot read {path}: {error}") from error
     if json.dumps(found) != json.dumps(about):  # as text: the order of rules counts
@@ -95,6 +95,8 @@ class _Packer:
             return {"long": self._add(np.frombuffer(value, np.uint8))}
         if isinstance(value, InMemory):
             return {"store": self.pack((value.first, value.states))}
+        if isinstance(value, OnDisk) and value.is_durable:
+            return {"rows": self.pack((value.name, value.first, value.cached, value.table()))}
         if isinstance(value, Store):
             raise FileError("what keeps its memories in files of its own cannot be written to another one")
         if not dataclasses.is_dataclass(value):
@@ -109,10 +111,10 @@ class _Packer:
         return name
 
 
-def _unpacked(text: str, arrays: Arrays, types: Collection[type]) -> tuple[Any, Any]:
+def _unpacked(text: str, arrays: Arrays, types: Collection[type], folder: Path | None = None) -> tuple[Any, Any]:
     try:
         content = json.loads(text)
-        unpacker = _Unpacker(content["objects"], arrays, {cls.__name__: cls for cls in types})
+        unpacker = _Unpacker(content["objects"], arrays, {cls.__name__: cls for cls in types}, folder)
         return unpacker.unpack(content["root"]), content.get("about")
     except DecodeError:
         raise
@@ -121,8 +123,8 @@ def _unpacked(text: str, arrays: Arrays, types: Collection[type]) -> tuple[Any, 
 
 
 class _Unpacker:
-    def __init__(self, packed: list[Any], arrays: Arrays, types: Mapping[str, Any]) -> None:
-        self.arrays, self.objects = arrays, []
+    def __init__(self, packed: list[Any], arrays: Arrays, types: Mapping[str, Any], folder: Path | None) -> None:
+        self.arrays, self.objects, self.folder = arrays, [], folder
         for array in arrays.values():
             array.flags.writeable = False  # states are values
         for name, fields in packed:
@@ -162,11 +164,17 @@ class _Unpacker:
     def _store(self, content: Any) -> InMemory:
         return InMemory(*self.unpack(content))
 
+    def _rows(self, content: Any) -> OnDisk:
+        name, first, cached, heads = self.unpack(content)
+        if self.folder is None or not name.startswith(ROWS) or Path(name).name != name:
+            raise DecodeError(f"there is no file of memories called {name!r} here")
+        return OnDisk(self.folder, first, cached, is_durable=True, name=name, heads=heads)
+
     def _object(self, content: int) -> Any:
         return self.objects[content]
 
 
-_KINDS = {"float", "bytes", "long", "tuple", "dict", "array", "codec", "store", "object"}
+_KINDS = {"float", "bytes", "long", "tuple", "dict", "array", "codec", "store", "rows", "object"}
 
 
 def _unknown(kind: str) -> Any:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import weakref
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, ClassVar
@@ -20,6 +21,7 @@ from perbit.coding.bits import bytes_of
 from perbit.files import FileError
 
 ClientId = Hashable
+ROWS = "rows-"  # how the names of durable files begin
 _PIECE = 1 << 19  # bytes written at once; more of them at a time cost Linux up to five times as long, in search of room
 
 
@@ -68,7 +70,7 @@ class InMemory(Store):
 
 
 @dataclass(frozen=True, slots=True)
-class _Head:
+class Head:
     """Where a memory lies in the file, and what is not there."""
 
     row: int
@@ -79,35 +81,79 @@ class _Head:
 
 
 class OnDisk(Store):
-    """Memories as rows of a file without a name, which vanishes with the process. `put` writes, so here it is final.
+    """Memories as rows of a file. `put` writes, so here it is final.
 
     A client of some of the tensors only has a row that is not full. Clients with one and the same state, as new ones have it, share a row
     until they go on from there.
+
+    The file has no name and vanishes with the process, unless it is durable. Then no row that `table` told of is written over before
+    `settle`, so what was saved of it stays true whatever comes after.
 
     Args:
         folder: where there is room; no file of anybody else is touched there.
         first: the state of a client that was never put.
         cached: so many of the latest states are also held in memory.
+        is_durable: whether the file stays when the process ends.
+        name: of the file, if it is there already ...
+        heads: ... and what is in it.
     """
 
     is_final = True
 
-    def __init__(self, folder: Path, first: State, cached: int = 4) -> None:
-        self.first, self.cached = first, cached
+    def __init__(
+        self,
+        folder: Path,
+        first: State,
+        cached: int = 4,
+        is_durable: bool = False,
+        name: str = "",
+        heads: Mapping[Any, Head] | None = None,
+    ) -> None:
+        self.first, self.cached, self.is_durable, self.name = first, cached, is_durable, name
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._file = tempfile.TemporaryFile("w+b", 0, dir=folder, prefix="perbit-")  # noqa: SIM115  as long as the store
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._file = self._opened(folder)
         except OSError as error:
             raise FileError(f"cannot keep memories in {folder}: {error.strerror}") from error
         weakref.finalize(self, self._file.close)
         self._row_bytes = sum(array.nbytes for array in leaves(first.memory))
-        self._heads: dict[ClientId, _Head] = {}
-        self._users: list[int] = []  # of each row
-        self._free: list[int] = []
+        self._heads: dict[ClientId, Head] = dict(heads or {})
+        self._users = [0] * (1 + max((head.row for head in self._heads.values()), default=-1))  # of each row
+        for head in self._heads.values():
+            self._users[head.row] += 1
+        self._free = [row for row, users in enumerate(self._users) if not users]
+        self._told = {head.row for head in self._heads.values()}  # rows that what was saved may speak of ...
+        self._freed: list[int] = []  # ... and those of them that are free once something newer was saved
         self._latest: OrderedDict[ClientId, State] = OrderedDict()
+
+    def _opened(self, folder: Path) -> IO[bytes]:
+        if not self.is_durable:
+            return tempfile.TemporaryFile("w+b", 0, dir=folder, prefix="perbit-")
+        if self.name:
+            return (folder / self.name).open("r+b", 0)
+        handle, path = tempfile.mkstemp(dir=folder, prefix=ROWS, suffix=".bin")
+        self.name = Path(path).name
+        return open(handle, "w+b", 0)
 
     def __len__(self) -> int:
         return len(self._heads)
+
+    @property
+    def cached_states(self) -> Collection[State]:
+        """Those that are held in memory as well."""
+        return self._latest.values()
+
+    def table(self) -> dict[ClientId, Head]:
+        """What is in the file, which is safe on disk now."""
+        os.fsync(self._file.fileno())
+        self._told |= {head.row for head in self._heads.values()}
+        return dict(self._heads)
+
+    def settle(self) -> None:
+        """The last `table` was saved, and those before are of no use any more."""
+        self._told = {head.row for head in self._heads.values()}
+        self._free += self._freed
+        self._freed = []
 
     def get(self, client: ClientId) -> State:
         if client in self._latest:
@@ -132,10 +178,10 @@ class OnDisk(Store):
             self._latest.pop(client, None)
         return self
 
-    def _written(self, client: ClientId, state: State) -> _Head:
+    def _written(self, client: ClientId, state: State) -> Head:
         """Over the client's own row, unless others need it."""
         old = self._heads.get(client)
-        own = None if old is None or self._users[old.row] > 1 else old.row
+        own = None if old is None or self._users[old.row] > 1 or self._is_told(old.row) else old.row
         row = self._new_row() if own is None else own
         self._file.seek(self._row_bytes * row)
         try:
@@ -145,9 +191,9 @@ class OnDisk(Store):
             self._free += [row] if own is None else []
             raise
         sizes = tuple(array.size for array in leaves(state.memory))
-        return _Head(row, state.layout, state.sequence, state.link, sizes)
+        return Head(row, state.layout, state.sequence, state.link, sizes)
 
-    def _move(self, client: ClientId, head: _Head | None) -> None:
+    def _move(self, client: ClientId, head: Head | None) -> None:
         """To a row, or away; a row that nobody needs any more is free."""
         old = self._heads.pop(client, None)
         if head is not None:
@@ -155,7 +201,11 @@ class OnDisk(Store):
             self._users[head.row] += 1
         if old is not None:
             self._users[old.row] -= 1
-            self._free += [] if self._users[old.row] else [old.row]
+            rows = self._freed if self._is_told(old.row) else self._free
+            rows += [] if self._users[old.row] else [old.row]
+
+    def _is_told(self, row: int) -> bool:
+        return self.is_durable and row in self._told
 
     def _remember(self, client: ClientId, state: State) -> None:
         self._latest[client] = state
@@ -188,9 +238,12 @@ def _drain(file: IO[bytes], source: memoryview) -> None:
         raise FileError(f"cannot keep the clients' memories: {error.strerror}") from error
 
 
-def store_in(folder: str | Path | None, first: State) -> Store:
+def store_in(folder: str | Path | None, first: State, is_durable: bool = False) -> Store:
     """States in memory, or in a file of this folder."""
-    return InMemory(first) if folder is None else OnDisk(Path(folder), first)
+    return InMemory(first) if folder is None else OnDisk(Path(folder), first, is_durable=is_durable)
+
+
+STATE_TYPES = (Head,)
 
 
 class Changes:
@@ -217,6 +270,16 @@ class Changes:
     def remove(self, client: ClientId) -> None:
         self._changed.pop(client, None)
         self._gone.add(client)
+
+    def settle(self) -> Store:
+        """Write the changes now, so that what they replaced is held no longer."""
+        self.store, self._changed, self._gone = self.settled(), {}, set()
+        return self.store
+
+    @property
+    def n_held(self) -> int:
+        """How many states are held in memory, old ones that were changed included."""
+        return 0 if self.store.is_final else len(self.store) + len(self._changed)
 
     def settled(self) -> Store:
         """The store with all changes."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perbit.coding.cost import Budget, Cost
 from perbit.errors import DecodeError
 
 Piece = bytes | bytearray | memoryview
@@ -61,6 +62,12 @@ class Reader:
         self.view = memoryview(data).cast("B")
         self.position = 0
         self.sections: list[tuple[str, int]] = []
+        self.budget: Budget | None = None  # what decoding may take; none where the bytes are one's own
+
+    def spend(self, cost: Cost) -> None:
+        """Pay for what a frame asks for, before it is done; LimitError if it is too much."""
+        if self.budget is not None:
+            self.budget.spend(cost)
 
     @property
     def remaining(self) -> int:

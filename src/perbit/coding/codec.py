@@ -24,12 +24,14 @@ import numpy as np
 
 from perbit import parallel
 from perbit.coding.bits import Piece, Reader, Writer, bytes_of
+from perbit.coding.cost import Cost
 from perbit.coding.values import Dequantizer, Floats, Prior, Quantized, Shape, size, symbol_dtype
 from perbit.errors import DecodeError, SpecError
-from perbit.kernels import K
+from perbit.kernels import CHUNK, K
 from perbit.kernels.api import F32, U32, Symbols
 from perbit.randomness import fold
 
+_TABLES = Cost(1 << 20, 20_000)  # of a quantizer and of a coder, however few values they have
 Kind = Literal["floats", "symbols", "bytes", "coded", "positions"]
 
 
@@ -71,6 +73,13 @@ class FloatCodec(Codec):
     @abstractmethod
     def decode(self, src: Reader, shape: Shape, rest: Rest) -> F32: ...
 
+    def cost(self, shape: Shape) -> Cost:
+        """What decoding such an array takes in this stage at most, its result included and the stages after it not.
+
+        It is paid before `decode` is called. What depends on numbers in the frame is paid there, by `src.spend`, when they are read.
+        """
+        return Cost(24 * size(shape), 32 * size(shape))
+
     def decode_add(self, src: Reader, shape: Shape, rest: Rest, out: F32, weight: float) -> None:
         """Add weight times the decoded values to the flat array `out`."""
         K.axpy(out, self.decode(src, shape, rest).reshape(-1), weight)
@@ -95,6 +104,10 @@ class Quantizer(FloatCodec):
 
     @abstractmethod
     def dequantizer(self, src: Reader, n: int) -> Dequantizer: ...
+
+    def cost(self, shape: Shape) -> Cost:
+        """Values, perhaps a norm for each, and tables; what the coder of the symbols takes comes to it."""
+        return Cost(8 * size(shape) + _TABLES.memory, 4 * size(shape) + _TABLES.operations)
 
     def encode(self, values: Floats, rest: Rest, out: Writer, key: int) -> None:
         coded = self.quantize(values, key)
@@ -126,6 +139,7 @@ class Quantizer(FloatCodec):
     def _decode_chunks(
         self, src: Reader, n: int, rest: Rest, consume: Callable[[int, int, Callable[[F32], None]], None]
     ) -> None:
+        src.spend(rest.symbols_cost(n))
         known = self.dequantizer(src, n)
         streams = [(lo, hi, src.section("symbols")) for lo, hi in parallel.chunks(n)]
 
@@ -155,6 +169,10 @@ class SymbolCoder(Codec):
         self.decode(data, len(table), prior, symbols)
         K.dequantize(symbols, table, out)
 
+    def cost(self, n: int) -> Cost:
+        """What decoding n symbols takes at most, of which a chunk is held at a time."""
+        return Cost(8 * min(n, CHUNK) + _TABLES.memory, 8 * n + _TABLES.operations)
+
     def coded_size(self, n: int, alphabet: int) -> int:
         """Exact bytes of n symbols, for coders that give `bytes`."""
         raise TypeError(f"{self.name} has no fixed size")
@@ -172,6 +190,10 @@ class ByteCoder(Codec):
     @abstractmethod
     def decode(self, data: Piece, n_bytes: int) -> Piece: ...
 
+    def cost(self, n_bytes: int) -> Cost:
+        """What decoding to n bytes takes at most."""
+        return Cost(2 * n_bytes, 4 * n_bytes)
+
 
 class PositionCodec(Codec):
     """A set of positions, ascending and below n, to bytes."""
@@ -184,6 +206,10 @@ class PositionCodec(Codec):
 
     @abstractmethod
     def decode(self, data: Piece, n: int, count: int) -> U32: ...
+
+    def cost(self, data: Piece, n: int, count: int) -> Cost:
+        """What decoding `count` positions below n from these bytes takes at most."""
+        return Cost(32 * count + 2 * n, 64 * count + 4 * n)
 
     def n_bytes(self, positions: U32, n: int) -> int:
         """How many bytes `encode` gives; by formula where there is one."""
@@ -310,12 +336,15 @@ class Rest:
 
     def decode_floats(self, src: Reader, shape: Shape) -> F32:
         if isinstance(self.head, FloatCodec):
+            src.spend(self.head.cost(shape))
             return self.head.decode(src, shape, self.tail)
+        src.spend(Cost(4 * size(shape), size(shape)))
         data = self.decode_bytes(src, 4 * size(shape))
         return checked_finite(np.frombuffer(data, "<f4").astype(np.float32)).reshape(shape)
 
     def decode_add(self, src: Reader, shape: Shape, out: F32, weight: float) -> None:
         if isinstance(self.head, FloatCodec):
+            src.spend(self.head.cost(shape))
             self.head.decode_add(src, shape, self.tail, out, weight)
         else:
             K.axpy(out, self.decode_floats(src, shape).reshape(-1), weight)
@@ -343,7 +372,14 @@ class Rest:
     def encode_bytes(self, data: Piece, out: Writer) -> None:
         out.section(self.shrink(data))
 
+    def symbols_cost(self, n: int) -> Cost:
+        """What decoding n symbols takes."""
+        cost, coder = self._symbol_coder.cost(n), self.tail.head
+        return cost + coder.cost(4 * n) if isinstance(coder, ByteCoder) else cost
+
     def decode_bytes(self, src: Reader, n_bytes: int) -> Piece:
+        if isinstance(self.head, ByteCoder):
+            src.spend(self.head.cost(n_bytes))
         return self.grow(src.section("values"), n_bytes)
 
     def shrink(self, data: Piece) -> Piece:

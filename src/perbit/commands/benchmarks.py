@@ -246,7 +246,7 @@ def codec_cases(n: int) -> Iterator[Case]:
         note = f"{8 * len(frame) / n:.3f} bits a value"
         peers = compress if spec == END_TO_END[0] else {}
         yield Case(f"{spec}: encode", n, partial(perbit.encode, x, codec, seed=0), peers, note)
-        yield Case(f"{spec}: decode", n, partial(perbit.decode, frame), note=note)
+        yield Case(f"{spec}: decode", n, partial(perbit.decode, frame, expect_shape=x.shape), note=note)
         yield Case(f"{spec}: decode_add", n, partial(perbit.decode_add, frame, total, 0.1), note=note)
 
 
@@ -260,7 +260,7 @@ def peak():  # of this process image; getrusage would also count the parent's, u
 if path:
     frame = open(path, "rb").read()
     before = peak()
-    result = perbit.decode(frame).nbytes
+    result = perbit.decode(frame, max_values=n).nbytes
 else:
     x = np.random.default_rng(0).standard_normal(n, np.float32)
     before = peak()

@@ -21,6 +21,16 @@ def threads_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=positive, default=1, help="threads for large arrays (default 1)")
 
 
+def limit_options(parser: argparse.ArgumentParser) -> None:
+    """What decoding a frame may take; `limits` gives them to perbit.decode."""
+    for name, unit in (("values", "values"), ("memory", "bytes of memory"), ("operations", "operations")):
+        parser.add_argument(f"--max-{name}", type=int, help=f"refuse frames that take more {unit} than this")
+
+
+def limits(options: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in ("max_values", "max_memory", "max_operations")}
+
+
 def force_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="replace the output if it exists")
 

@@ -8,14 +8,23 @@ from typing import Any
 
 import perbit
 from perbit import files
-from perbit.commands.common import EXIT_OK, check_free, force_option, json_option, print_json, threads_option
+from perbit.commands.common import (
+    EXIT_OK,
+    check_free,
+    force_option,
+    json_option,
+    limit_options,
+    limits,
+    print_json,
+    threads_option,
+)
 from perbit.frame import wire
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", type=Path, help="a frame")
     parser.add_argument("-o", "--output", type=Path, help="a .npy file, or .npz or .safetensors for a message")
-    parser.add_argument("--max-values", type=int, help="refuse frames that claim more values than this")
+    limit_options(parser)
     force_option(parser)
     threads_option(parser)
     json_option(parser)
@@ -27,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     is_message = wire.read_header(frame, options.max_values).is_message
     output = options.output or options.input.with_suffix(".npz" if is_message else ".npy")
     check_free(output, options.force)
-    value: Any = (perbit.loads if is_message else perbit.decode)(frame, max_values=options.max_values)
+    value: Any = (perbit.loads if is_message else perbit.decode)(frame, **limits(options))
     files.write_tensors(output, value)
     shapes = {name: list(a.shape) for name, a in value.items()} if is_message else {"": list(value.shape)}
     if options.json:

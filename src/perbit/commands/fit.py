@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from perbit.commands.common import EXIT_OK, print_json
+from perbit.commands.common import EXIT_OK, print_json, printable
 from perbit.commands.selection import ChoiceError, file_options, progress, tensors_of
 from perbit.report import fits
 
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
             print(fits.table_line(None, width))
         rows.append(row)
         if not options.json:
-            print(fits.table_line(row, width), flush=True)
+            print(printable(fits.table_line(row, width)), flush=True)
     progress(options, "")
     if not rows:
         raise ChoiceError(

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import perbit
 from perbit import files
-from perbit.commands.common import EXIT_OK, human_bytes, json_option, print_json, printable
+from perbit.commands.common import EXIT_OK, human_bytes, json_option, limit_options, limits, print_json, printable
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", type=Path, help="a frame")
-    parser.add_argument("--max-values", type=int, help="refuse frames that claim more values than this")
+    limit_options(parser)
     json_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    info = perbit.inspect(files.read_bytes(options.input), max_values=options.max_values)
+    info = perbit.inspect(files.read_bytes(options.input), **limits(options))
     if options.json:
         print_json(info)
         return EXIT_OK

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from perbit import files
-from perbit.commands.common import EXIT_OK, print_json
+from perbit.commands.common import EXIT_OK, print_json, printable
 from perbit.commands.selection import ChoiceError, file_options, progress, tensors_of
 from perbit.report import rd, rd_model
 
@@ -138,7 +139,8 @@ def _rd_source(options: argparse.Namespace) -> tuple[rd.RateSource, str]:
     name = max(tensors, key=lambda name: tensors[name].size)
     label = f"{options.input.stem}_{name}" if name != options.input.stem else name
     among = f", the largest of {len(tensors)} tensors" if len(tensors) > 1 else ""
-    return rd.RateSource.of(f"{options.input.stem}: {name}{among}", tensors[name]), label
+    in_a_folder = re.sub(r"[^\w.-]+", "_", label)  # a name may hold slashes, and comes from a file of others
+    return rd.RateSource.of(f"{options.input.stem}: {printable(name)}{among}", tensors[name]), in_a_folder
 
 
 def _print_rd(source: rd.RateSource, table: dict[str, dict[float, float | None]], curves: list[rd.RateCurve]) -> None:

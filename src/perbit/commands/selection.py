@@ -11,6 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from perbit import files
+from perbit.commands.common import printable
 from perbit.errors import PerbitError
 
 
@@ -38,4 +39,4 @@ def tensors_of(path: Path, pattern: str | None) -> dict[str, NDArray[Any]]:
 def progress(options: argparse.Namespace, text: str) -> None:
     """A line on stderr that the next one overwrites; silent where nobody watches."""
     if not options.json and sys.stderr.isatty():
-        print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
+        print(f"\r\x1b[2K{printable(text)}", end="", file=sys.stderr, flush=True)

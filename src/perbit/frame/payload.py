@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,12 +12,15 @@ from numpy.typing import NDArray
 from perbit.coding import arrays
 from perbit.coding.bits import Reader, Writer
 from perbit.coding.codec import FloatCodec, Rest
+from perbit.coding.cost import Budget, Cost
 from perbit.coding.families.formats import Raw
 from perbit.coding.values import size
-from perbit.errors import DecodeError, NonFiniteError
+from perbit.errors import DecodeError, EncodeError, LimitError, NonFiniteError, PerbitError
 from perbit.frame.header import Entry
 from perbit.kernels import K
 from perbit.kernels.api import F32
+
+_TENSOR = Cost(1 << 18, 20_000)  # of any tensor, however small
 
 
 def write(array: NDArray[Any], entry: Entry, name: str | None, out: Writer, key: int) -> None:
@@ -32,21 +35,49 @@ def write(array: NDArray[Any], entry: Entry, name: str | None, out: Writer, key:
         entry.codec.rest.encode_floats(arrays.to_floats(array, name, scan=not finds_nonfinite), out, key)
     except NonFiniteError:
         raise arrays.nonfinite(array, name) from None
+    except PerbitError:
+        raise
+    except (ValueError, ArithmeticError, LookupError, RuntimeError) as error:  # the values were changed meanwhile
+        raise EncodeError(f"cannot encode {f'tensor {name!r}' if name else 'the array'}: {error}") from error
+
+
+def result_bytes(entry: Entry) -> int:
+    """The memory of a decoded tensor."""
+    return size(entry.shape) * arrays.item_size(entry.dtype)
+
+
+def check_results(entries: Sequence[Entry], budget: Budget) -> None:
+    """Refuse a frame whose tensors, once they are decoded, are more than the budget allows."""
+    budget.spend(Cost(sum(map(result_bytes, entries))))
+    budget.keep(0)
 
 
 def read(src: Reader, entry: Entry) -> NDArray[Any]:
     """The next tensor."""
-    stages = entry.codec.stages
+    value = _read(src, entry)
+    if src.budget is not None:
+        src.budget.keep(value.nbytes)
+    return value
+
+
+def _read(src: Reader, entry: Entry) -> NDArray[Any]:
+    stages, n_bytes = entry.codec.stages, result_bytes(entry)
+    src.spend(_TENSOR)
     if isinstance(stages[0], Raw):
-        data = Rest(stages[1:]).decode_bytes(src, size(entry.shape) * arrays.item_size(entry.dtype))
-        return arrays.from_native(data, entry.dtype, entry.shape)
+        src.spend(stages[0].cost((n_bytes // 4,)))
+        return arrays.from_native(Rest(stages[1:]).decode_bytes(src, n_bytes), entry.dtype, entry.shape)
+    if entry.dtype != "float32":
+        src.spend(Cost(3 * n_bytes, n_bytes))
     return arrays.from_float32(entry.codec.rest.decode_floats(src, entry.shape), entry.dtype)
 
 
 def add(src: Reader, entry: Entry, out: F32, weight: float) -> None:
     """Add the next tensor, times the weight, without a dense copy where its codec can."""
     if entry.dtype == "float32":
+        src.spend(_TENSOR)
         entry.codec.rest.decode_add(src, entry.shape, out, weight)
+        if src.budget is not None:
+            src.budget.keep(0)
     elif entry.dtype in arrays.FLOATS:
         K.axpy(out, arrays.to_floats(read(src, entry), entry.name).flat, weight)
     else:
@@ -61,5 +92,9 @@ def decoding() -> Iterator[None]:
             yield
     except DecodeError:
         raise
+    except MemoryError as error:
+        raise LimitError(
+            "this machine has not the memory that the frame takes; pass a smaller max_memory to refuse it earlier"
+        ) from error
     except (ValueError, OverflowError, IndexError) as error:
         raise DecodeError(f"malformed frame: {error}") from error

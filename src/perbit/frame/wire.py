@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perbit.coding import arrays
+from perbit.coding.agreed import Agreed, AgreedLike
 from perbit.coding.bits import Piece, Reader, Writer
 from perbit.coding.codec import Codec, as_pipeline
+from perbit.coding.cost import Budget, expected_values
 from perbit.coding.families.formats import Raw
 from perbit.coding.spec import CodecLike, codec
 from perbit.coding.values import Shape, size
@@ -19,10 +21,6 @@ from perbit.frame import payload
 from perbit.frame.header import MAGIC, VERSION, Entry, Header, read, write_array, write_message
 from perbit.frame.seal import SEAL_BYTES, seal, unsealed
 from perbit.randomness import fold, key_from_seed
-
-DEFAULT_MAX_VALUES = 1 << 27  # what a frame may claim when the caller sets no limit ...
-DEFAULT_VALUES_PER_BYTE = 4096  # ... or this many values for each of its bytes, if that is more
-
 
 # --- writing ---------------------------------------------------------------------------------------------------------
 
@@ -74,9 +72,37 @@ def write_raw(
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def decode(frame: Piece, *, max_values: int | None = None, expect_shape: Shape | None = None) -> NDArray[Any]:
-    """Decode a frame of one array. A server should say what it expects: `expect_shape`, or at least `max_values`."""
-    src, header = open_frame(frame, max_values)
+def decode(
+    frame: Piece,
+    *,
+    expect_shape: Shape | None = None,
+    codecs: AgreedLike | None = None,
+    max_values: int | None = None,
+    max_memory: int | None = None,
+    max_operations: int | None = None,
+) -> NDArray[Any]:
+    """Decode a frame of one array. A server should say what it expects: `expect_shape` and `codecs`, or at least `max_values`.
+
+    Args:
+        frame: the bytes.
+        expect_shape: any other shape is a DecodeError.
+        codecs: a spec, several, or `Plan.agreed`: a frame coded in another form is a DecodeError. Parameters may differ.
+        max_values, max_memory, max_operations: a frame that needs more is a LimitError, before the work is done. Memory is in bytes, an operation
+            takes about a nanosecond; without them limits follow from the length of the frame and the values expected (perbit.coding.cost).
+
+    >>> import numpy as np, perbit
+    >>> frame = perbit.encode(np.ones(1000, np.float32), "qsgd(15) | rans", seed=0)
+    >>> perbit.decode(frame, codecs="topk(0.1) | fp16")
+    Traceback (most recent call last):
+    perbit.errors.DecodeError: the frame is coded by qsgd | rans, agreed were topk(positions=golomb) | fp16
+    >>> perbit.decode(frame, max_values=10)
+    Traceback (most recent call last):
+    perbit.errors.LimitError: the frame claims 1000 values, above the limit of 10; pass max_values=1000 to allow it
+    """
+    expected = None if expect_shape is None else expected_values([expect_shape])
+    src, header = open_frame(
+        frame, max_values, expected=expected, max_memory=max_memory, max_operations=max_operations, codecs=codecs
+    )
     entry = _only(header)
     if expect_shape is not None and entry.shape != tuple(expect_shape):
         raise DecodeError(f"expected shape {tuple(expect_shape)}, the frame holds {entry.shape}")
@@ -87,10 +113,19 @@ def decode(frame: Piece, *, max_values: int | None = None, expect_shape: Shape |
 
 
 def loads(
-    frame: Piece, *, max_values: int | None = None, expect: Mapping[str, Shape] | None = None
+    frame: Piece,
+    *,
+    expect: Mapping[str, Shape] | None = None,
+    codecs: AgreedLike | None = None,
+    max_values: int | None = None,
+    max_memory: int | None = None,
+    max_operations: int | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """Decode a message; `expect` maps every name to its shape and refuses anything else."""
-    src, header = open_frame(frame, max_values)
+    """Decode a message; `expect` maps every name to its shape and refuses anything else. The other arguments are those of `decode`."""
+    expected = None if expect is None else expected_values(expect.values())
+    src, header = open_frame(
+        frame, max_values, expected=expected, max_memory=max_memory, max_operations=max_operations, codecs=codecs
+    )
     check_message(header)
     if expect is not None:
         check_expected(header, expect)
@@ -100,8 +135,8 @@ def loads(
     return values
 
 
-def decode_add(frame: Piece, out: Any, weight: float = 1.0) -> None:
-    """Add `weight` times the decoded values to `out`: an array, or a dict of arrays for a message.
+def decode_add(frame: Piece, out: Any, weight: float = 1.0, *, codecs: AgreedLike | None = None) -> None:
+    """Add `weight` times the decoded values to `out`: an array, or a dict of arrays for a message. `codecs` is that of `decode`.
 
     Sparse frames touch only the entries they hold. The whole frame is checked against `out` before anything is added,
     but a frame that turns out malformed half-way may have been added in part; keep a copy if frames are not trusted.
@@ -115,7 +150,8 @@ def decode_add(frame: Piece, out: Any, weight: float = 1.0) -> None:
     targets = dict(out) if isinstance(out, Mapping) else {"": out}
     for name, target in targets.items():
         _check_target(name, target)
-    src, header = open_frame(frame, sum(target.size for target in targets.values()))
+    expected = expected_values(target.shape for target in targets.values())
+    src, header = open_frame(frame, None, expected=expected, codecs=codecs)
     if header.is_message != isinstance(out, Mapping):
         raise DecodeError(f"the frame holds {'a message' if header.is_message else 'one array'}; pass a matching `out`")
     if missing := [entry.name for entry in header.entries if entry.name not in targets]:
@@ -129,15 +165,23 @@ def decode_add(frame: Piece, out: Any, weight: float = 1.0) -> None:
         src.end()
 
 
-def inspect(frame: Piece, *, max_values: int | None = None) -> dict[str, Any]:
+def inspect(
+    frame: Piece,
+    *,
+    max_values: int | None = None,
+    max_memory: int | None = None,
+    max_operations: int | None = None,
+) -> dict[str, Any]:
     """What a frame holds, as plain data: spec, shape, bytes, bits per value, and the bytes of every section.
+
+    The frame is decoded, within the limits of `decode`.
 
     >>> import numpy as np, perbit
     >>> info = perbit.inspect(perbit.encode(np.zeros((2, 3), np.float32), "fp16"))
     >>> info["spec"], info["shape"], info["sections"]
     ('fp16', [2, 3], [{'name': 'values', 'n_bytes': 12}])
     """
-    src, header = open_frame(frame, max_values)
+    src, header = open_frame(frame, max_values, max_memory=max_memory, max_operations=max_operations)
     tensors = []
     with payload.decoding():
         for entry in header.entries:
@@ -179,11 +223,29 @@ def _describe(entry: Entry, n_bytes: int, sections: list[tuple[str, int]]) -> di
 
 def read_header(frame: Piece, max_values: int | None = None) -> Header:
     """Check a frame's seal and read its header, without decoding any value."""
-    return open_frame(frame, max_values)[1]
+    return _unsealed(frame, max_values)[1]
 
 
-def open_frame(frame: Piece, max_values: int | None) -> tuple[Reader, Header]:
-    """A frame whose seal is good: its header, and a reader that stands at the payload."""
+def open_frame(
+    frame: Piece,
+    max_values: int | None,
+    *,
+    expected: int | None = None,
+    max_memory: int | None = None,
+    max_operations: int | None = None,
+    codecs: AgreedLike | None = None,
+) -> tuple[Reader, Header]:
+    """A frame whose seal is good and whose claims are within the limits: its header, and a reader that stands at the payload."""
+    src, header = _unsealed(frame, max_values)
+    if codecs is not None:
+        check_codecs(header, codecs)
+    values = expected if expected is not None else max_values or 0
+    src.budget = Budget.of_frame(len(src.view) + SEAL_BYTES, values, max_memory, max_operations)
+    payload.check_results(header.entries, src.budget)
+    return src, header
+
+
+def _unsealed(frame: Piece, max_values: int | None) -> tuple[Reader, Header]:
     if not isinstance(frame, bytes | bytearray | memoryview):
         raise DecodeError(f"a frame is bytes, got {type(frame).__name__}")
     try:
@@ -198,13 +260,19 @@ def open_frame(frame: Piece, max_values: int | None) -> tuple[Reader, Header]:
     src.take(5, "magic")
     with payload.decoding():
         header = read(src)
-    limit = max(DEFAULT_MAX_VALUES, DEFAULT_VALUES_PER_BYTE * len(view)) if max_values is None else max_values
     claimed = sum(size(entry.shape) for entry in header.entries)
-    if claimed > limit:
+    if max_values is not None and claimed > max_values:
         raise LimitError(
-            f"the frame claims {claimed} values, above the limit of {limit}; pass max_values={claimed} to allow it"
+            f"the frame claims {claimed} values, above the limit of {max_values}; pass max_values={claimed} to allow it"
         )
     return src, header
+
+
+def check_codecs(header: Header, codecs: AgreedLike) -> None:
+    """Refuse codecs that were not agreed on."""
+    agreed = Agreed.of(codecs)
+    for entry in {id(entry.codec): entry for entry in header.entries}.values():
+        agreed.check(entry.codec, f"tensor {entry.name!r}" if header.is_message else "the frame")
 
 
 def _check_target(name: str, target: Any) -> None:

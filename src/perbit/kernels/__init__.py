@@ -35,21 +35,21 @@ def available() -> tuple[str, ...]:
     return ("numpy", "portable", "avx2") if _native.has_avx2() else ("numpy", "portable")
 
 
+_KERNELS = [name for name in vars(KernelApi) if not name.startswith("_")]
+
+
 class _Active:
-    """Forwards every attribute to the back end in use."""
+    """Has every kernel of the back end in use as an attribute of its own: looking one up costs nothing."""
 
     name: str
-    backend: Any
 
     def select(self, name: str) -> None:
         if name not in available():
             raise ValueError(f"kernel back end {name!r} is not available here; choose one of {', '.join(available())}")
         if name != "numpy":
             _native.set_backend(name)
-        self.name, self.backend = name, reference if name == "numpy" else _native
-
-    def __getattr__(self, attribute: str) -> Any:
-        return getattr(self.backend, attribute)
+        self.name, backend = name, reference if name == "numpy" else _native
+        self.__dict__.update({kernel: getattr(backend, kernel) for kernel in _KERNELS})
 
 
 _active = _Active()

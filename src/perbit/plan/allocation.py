@@ -94,7 +94,8 @@ class EqualGain:
 
     def _measure(self, x: NDArray[Any], value: int | float, seed: int | None) -> tuple[int, float, int | float]:
         frame = wire.encode(x, self.template.fill(value), seed=seed)
-        return len(frame), float(np.square(wire.decode(frame) - x, dtype=np.float64).sum()), value
+        decoded = wire.decode(frame, expect_shape=x.shape)
+        return len(frame), float(np.square(decoded - x, dtype=np.float64).sum()), value
 
     def codecs(self, value: int | float) -> tuple[Codec, dict[str, Codec]]:
         """The codec of each tensor after so many steps."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from perbit.coding.agreed import Agreed
 from perbit.coding.arrays import FLOATS, dtype_name
 from perbit.coding.codec import Codec, as_pipeline, stages_of
 from perbit.coding.families.formats import Raw
@@ -22,7 +23,7 @@ from perbit.coding.spec import CodecLike, codec
 from perbit.coding.values import Shape, size
 from perbit.errors import SpecError
 from perbit.plan.rules import Rule
-from perbit.plan.whole import shares_a_step, with_common_steps, with_common_thresholds
+from perbit.plan.whole import has_share, shares_a_step, with_common_steps, with_common_thresholds, with_threshold
 
 Rules = Mapping[str, CodecLike] | Iterable[tuple[str, CodecLike]]
 SAME = "same"  # for `small`, in text: no exception for small tensors
@@ -77,6 +78,16 @@ class Chooser(ABC):
         """Every codec that a tensor of floats may get."""
         small = () if self.small is None else (self.small,)
         return (self.default, *(chosen for _, chosen in self.rules), *small)
+
+    @property
+    def agreed(self) -> Agreed:
+        """What a receiver of this plan's messages takes, and nothing else: `perbit.loads(frame, codecs=plan.agreed)`.
+
+        >>> sorted(Plan.of("topk(0.01) | fp16", whole_model=True).agreed.forms)
+        ['raw', 'threshold(positions=golomb) | fp16', 'topk(positions=golomb) | fp16']
+        """
+        forms = [Raw(), *self.all_codecs]  # integers and running statistics are always raw
+        return Agreed.of([*forms, *map(with_threshold, filter(has_share, forms))] if self.needs_whole_model else forms)
 
     @property
     def needs_whole_model(self) -> bool:

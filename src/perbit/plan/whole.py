@@ -26,13 +26,19 @@ def with_common_thresholds(codecs: Mapping[str, Codec], tensors: Mapping[str, ND
     """The same codecs, where topk(ratio) at the front becomes the threshold that keeps this ratio of all its tensors together."""
     result = dict(codecs)
     for codec in set(codecs.values()):
-        first, *rest = stages_of(codec)
+        first = stages_of(codec)[0]
         names = [name for name in codecs if codecs[name] == codec and tensors[name].size]
         if isinstance(first, TopK) and first.ratio is not None and names:
             level = common_level([tensors[name] for name in names], first.ratio)
-            stage = Threshold(level, first.positions)
-            result |= dict.fromkeys(names, Pipeline((stage, *rest)) if rest else stage)
+            result |= dict.fromkeys(names, with_threshold(codec, level))
     return result
+
+
+def with_threshold(codec: Codec, level: float = 0.0) -> Codec:
+    """The same codec with a threshold in the place of its topk."""
+    first, *rest = stages_of(codec)
+    stage = Threshold(level, first.positions) if isinstance(first, TopK) else first
+    return Pipeline((stage, *rest)) if rest else stage
 
 
 def has_share(codec: Codec) -> bool:

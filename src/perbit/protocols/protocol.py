@@ -136,13 +136,16 @@ class Protocol:
 
     # --- the start ----------------------------------------------------------------------------------------------------
 
-    def server(self, layout: Layout, model: F64, known: F32, n_clients: int | None = None) -> Server:
-        """The server at the start; `known` is the first model as the clients know it."""
+    def server(
+        self, layout: Layout, model: F64, known: F32, n_clients: int | None = None, is_durable: bool = False
+    ) -> Server:
+        """The server at the start; `known` is the first model as the clients know it. Files of the folder that are durable stay when
+        the process ends, and are part of what is saved."""
         side, place, _ = self.downlink.init(layout, known, n_clients)
         if self.folder is not None:
-            self.downlink.keep_in(side, self.folder)
-        uplinks = store_in(self.folder, self.uplink.init(layout)[1])
-        places = store_in(self.folder if isinstance(self.downlink, PerClient) else None, place)
+            self.downlink.keep_in(side, self.folder, is_durable)
+        uplinks = store_in(self.folder, self.uplink.init(layout)[1], is_durable)
+        places = store_in(self.folder if isinstance(self.downlink, PerClient) else None, place, is_durable)
         predicts = self.uplink.expectation(uplinks.first) is not None
         predicted = np.zeros(layout.n) if predicts else None
         return Server(layout, model, uplinks, places, side, predicted=predicted, population=n_clients)
@@ -221,7 +224,7 @@ class Protocol:
         """Decode and average the clients' frames, step (by -step·mean, or as an optimiser says), and publish what goes down."""
         average = Average(self, server)
         for client, frame in frames.items():
-            average.add(client, frame)
+            average.add(client, average.read(client, frame))
         return average.advance(step, seed)
 
 
@@ -233,6 +236,14 @@ def up_seed(seed: int, number: int) -> int:
 def down_seed(seed: int) -> int:
     """The seed of what one client is sent in a round."""
     return fold(seed, _DOWN)
+
+
+class Update(NamedTuple):
+    """What a client's frame says, as a flat vector, and the states of its uplink before and after."""
+
+    value: F32
+    before: State
+    after: State
 
 
 class Average:
@@ -248,23 +259,32 @@ class Average:
         self._moved = np.zeros(n_predicted, np.float32)  # sum of changes of h_i
         self._difference = np.empty(n_predicted, np.float32)  # room for one of them
 
-    def add(self, client: ClientId, frame: Piece) -> F32:
-        """Take up one frame; what it says, as a flat vector. A client of some tensors only says nothing of the others."""
-        before = self.uplinks.get(client)
+    def read(self, client: ClientId, frame: Piece, anew: State | None = None) -> Update:
+        """What a frame says; nothing has happened yet. A client of some tensors only says nothing of the others.
+
+        Args:
+            client: who sent it.
+            frame: of the uplink's channel.
+            anew: the state from which this client starts again, if it does.
+        """
+        before = self.uplinks.get(client) if anew is None else anew
         value, after = self.protocol.uplink.receive_flat(frame, before)
-        flat, predicted = self._whole(before.layout, value), self._prediction(before)
+        flat = self._whole(before.layout, value)
         low, high, n_nonfinite = K.scan(flat)
         if n_nonfinite or not max(-low, high, 0.0) <= _LARGEST:
             raise DecodeError(f"what client {client} sent is not finite, or too large to be summed up")
-        now = self._prediction(after)
+        return Update(flat, before, after)
+
+    def add(self, client: ClientId, update: Update) -> None:
+        """Take up what a client said."""
+        predicted, now = self._prediction(update.before), self._prediction(update.after)
         if predicted is None or now is None:
-            self._surprise += flat
+            self._surprise += update.value
         else:
-            self._surprise += np.subtract(flat, predicted, out=self._difference)
+            self._surprise += np.subtract(update.value, predicted, out=self._difference)
             self._moved += np.subtract(now, predicted, out=self._difference)
         self.count += 1
-        self.uplinks.put(client, after)
-        return flat
+        self.uplinks.put(client, update.after)
 
     def forget(self, client: ClientId) -> None:
         """Count this client no longer: if it comes again in this round, it does so with a memory of zero."""
@@ -305,9 +325,17 @@ class Average:
     def advance(self, step: Step, seed: int) -> Server:
         """Step with the mean and publish."""
         mean = self.mean
-        change = step(mean) if callable(step) else -step * mean
+        return self.stepped(step(mean) if callable(step) else -step * mean, seed)
+
+    def stepped(self, change: F64, seed: int) -> Server:
+        """Change the model by this and publish."""
         server = self.settled()
         return self.protocol.publish(server, server.model + change, change, seed)
+
+    @property
+    def held(self) -> tuple[Any, ...]:
+        """The vectors that are held while a mean is taken."""
+        return self._surprise, self._moved, self._difference, vars(self).get("_expected")
 
     def _prediction(self, state: State) -> F32 | None:
         predicted = self.protocol.uplink.expectation(state)

@@ -170,7 +170,7 @@ def measure(source: RateSource, chosen: Codec, m: float, seed: int = 0) -> RateP
     """Encode, decode, compare."""
     frame = wire.encode(source.values, chosen, seed=seed)
     x = source.values.reshape(-1).astype(np.float64)
-    error = (wire.decode(frame).reshape(-1) - x) ** 2
+    error = (wire.decode(frame, expect_shape=source.values.shape).reshape(-1) - x) ** 2
     weight = np.abs(x) ** m
     relative = float(error.sum() / (x * x).sum()), float((weight * error).sum() / (weight * x * x).sum())
     mse_db, weighted_db = (float(db(max(value, 1e-30))) for value in relative)

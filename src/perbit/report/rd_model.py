@@ -59,7 +59,7 @@ def sweep(source: ModelSource, specs: Sequence[str]) -> Iterator[RateCurve]:
 def measure(source: ModelSource, chosen: Codec) -> RatePoint:
     """Encode, decode, compare. With `topk` the largest values of all tensors compete."""
     frame = dumps(source.tensors, Plan.of(chosen, small=None, whole_model=True), seed=0)
-    decoded = wire.loads(frame)
+    decoded = wire.loads(frame, expect={name: x.shape for name, x in source.tensors.items()})
     error = sum(float(np.square(decoded[name] - x, dtype=np.float64).sum()) for name, x in source.tensors.items())
     energy = float(np.square(source.values, dtype=np.float64).sum())
     return RatePoint(str(chosen), 8 * len(frame) / source.values.size, float(db(max(error / energy, 1e-30))))

@@ -14,6 +14,7 @@ file, a damaged frame), `ResyncNeeded` is raised and a full frame heals it; noth
 """
 
 from perbit.protocols.presets import federated, protocol_of
+from perbit.session.bounds import TooLarge, TooManyResyncs
 from perbit.session.client import ClientSession
 from perbit.session.envelope import ResyncNeeded, StaleAnswer
 from perbit.session.model import Model
@@ -21,5 +22,6 @@ from perbit.session.server import ServerSession
 from perbit.session.traffic import Traffic
 
 __all__ = [
-    "ClientSession", "Model", "ResyncNeeded", "ServerSession", "StaleAnswer", "Traffic", "federated", "protocol_of",
+    "ClientSession", "Model", "ResyncNeeded", "ServerSession", "StaleAnswer", "TooLarge", "TooManyResyncs", "Traffic",
+    "federated", "protocol_of",
 ]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,18 +13,20 @@ from typing import Any
 
 import numpy as np
 
+from perbit.channels.agreed import read_planned
 from perbit.coding.bits import Piece
-from perbit.errors import DecodeError, EncodeError, LimitError, PerbitError, StateMismatch
-from perbit.frame import wire
+from perbit.coding.cost import Budget, Cost
+from perbit.errors import DecodeError, EncodeError, PerbitError, StateMismatch
 from perbit.kernels.api import F32
-from perbit.protocols.downlinks import Start
+from perbit.protocols.downlinks import Start, Versions
 from perbit.protocols.protocol import up_seed
 from perbit.randomness import fold
 from perbit.session.clientfiles import ClientFiles
 from perbit.session.envelope import Envelope, Kind, ResyncNeeded, WayDown, ask_for_resync, enclose, opened
 from perbit.session.held import Held, Holding
-from perbit.session.model import Model, Tensors, answered, pack_exact, partial, unpack_exact
+from perbit.session.model import Model, Tensors, answered, pack_exact, partial, read_exact
 from perbit.session.once import Once
+from perbit.session.seal import ANYBODY, Seal, Way
 from perbit.session.terms import Terms
 
 LOG = logging.getLogger("perbit.session")
@@ -55,9 +58,11 @@ class ClientSession:
     Args:
         folder: where its state is kept, so that it outlives the process; None: in memory only.
         shared: for simulations: clients in step share what they decode.
+        key: the server's, if it has one: frames without a good seal are refused.
     """
 
-    def __init__(self, folder: Path | None = None, *, shared: Once | None = None) -> None:
+    def __init__(self, folder: Path | None = None, *, shared: Once | None = None, key: bytes | None = None) -> None:
+        self._seal = Seal(key)
         self._files = None if folder is None else ClientFiles(folder)
         self._holding: Holding | None = None if self._files is None else self._files.load()
         self._task: _Task | None = None
@@ -80,12 +85,22 @@ class ClientSession:
     def receive(self, frame: Piece) -> Tensors:
         """The model to train or evaluate. ResyncNeeded has the answer that makes the server send everything."""
         try:
-            self._task = self._apply(opened(frame))
+            self._task = self._apply(opened(self._seal.open(frame, Way.DOWN, ANYBODY, self._number)))
         except PerbitError as error:  # whatever is wrong with what was read, it is the frame's fault
             self._task = None
             LOG.warning("resync needed: %s", error)
-            raise ResyncNeeded(str(error), ask_for_resync(frame, str(error))) from error
+            raise ResyncNeeded(str(error), self._ask_for_resync(frame, str(error))) from error
         return self._task.model.tensors()
+
+    def _ask_for_resync(self, frame: Piece, reason: str) -> bytes:
+        """The answer to a frame that this client cannot use."""
+        with suppress(DecodeError):
+            frame = self._seal.open(frame, Way.DOWN, ANYBODY, self._number)
+        return self._seal.close(ask_for_resync(frame, reason), Way.UP, ANYBODY)
+
+    @property
+    def _number(self) -> int:
+        return ANYBODY if self._holding is None else self._holding.terms.number
 
     def reply(
         self,
@@ -117,7 +132,7 @@ class ClientSession:
         base = task.base if self._shared is None else None  # in a simulation no answer is lost
         self._keep(Holding(task.terms, base, held))
         self._task = None
-        return answer
+        return self._seal.close(answer, Way.UP, task.terms.number)
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -144,9 +159,7 @@ class ClientSession:
         first = message.body.section("model")
         message.body.end()
         layout = terms.layout
-        most = max(wire.DEFAULT_MAX_VALUES, wire.DEFAULT_VALUES_PER_BYTE * len(message.body.view))
-        if layout.n > most:
-            raise LimitError(f"the frame claims a model of {layout.n} values, above the limit of {most}")
+        Budget.of_frame(len(message.body.view)).spend(Cost(4 * layout.n))  # a model that large must come with its bytes
         down, point = self._once(None, (bytes(first),), lambda: _first_model(terms, first))
         if frames or not len(first):
             down, point = self._accepted(terms, down, frames, start)
@@ -170,7 +183,7 @@ class ClientSession:
         message.body.end()
         base = holding.at(message.digest)
         down, point = self._accepted(terms, base.down, frames, start)
-        exact = {**base.exact, **unpack_exact(rest, base.model(terms))}
+        exact = {**base.exact, **read_exact(rest, base.model(terms).exact_kinds)}
         held = Held(message.sequence, version, point, exact, base.up, down, base.names)
         return _Task(terms, base, held)
 
@@ -208,7 +221,8 @@ class ClientSession:
 def _first_model(terms: Terms, data: Piece) -> tuple[Any, F32]:
     """The downlink and the first model of a session; later there is none, and the frames bring everything."""
     layout = terms.layout
-    tensors = wire.loads(data, expect=dict(layout.tensors)) if len(data) else None
+    plan = terms.downlink.first if isinstance(terms.downlink, Versions) else "raw"
+    tensors = read_planned(data, dict(layout.tensors), plan) if len(data) else None
     known = np.zeros(layout.n, np.float32) if tensors is None else layout.flatten(tensors)
     known.flags.writeable = False
     return terms.downlink.init(layout, known, 1)[2], known
@@ -216,8 +230,8 @@ def _first_model(terms: Terms, data: Piece) -> tuple[Any, F32]:
 
 def _exact(terms: Terms, data: Piece) -> Tensors:
     """The exact tensors of a full frame."""
-    exact = wire.loads(data) if len(data) else {}
-    shapes = {name: shape for name, _, shape in terms.schema if name in terms.exact}
-    if {name: x.shape for name, x in exact.items()} != shapes:
+    agreed = {name: (dtype, shape) for name, dtype, shape in terms.schema if name in terms.exact}
+    exact = read_exact(data, agreed)
+    if exact.keys() != agreed.keys():
         raise DecodeError("the exact tensors are not those that the terms name")
     return exact

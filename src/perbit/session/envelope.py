@@ -86,6 +86,11 @@ def opened(frame: Piece) -> Envelope:
     return Envelope(Kind(kind), src.varint("sequence number"), bytes(src.take(DIGEST_BYTES, "digest")), src)
 
 
+def kind_of(frame: bytes) -> Kind:
+    """The kind of a frame that this end has made."""
+    return Kind(frame[len(_MAGIC)] & 0xF)
+
+
 class WayDown(NamedTuple):
     """What a FULL or DELTA frame brings: the version of the model, the downlink's frames and from where they start, exact tensors."""
 

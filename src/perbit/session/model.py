@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from perbit.channels import Layout
 from perbit.coding.arrays import FLOATS, as_numpy, dtype_name, from_float32, item_size
 from perbit.coding.bits import Piece, bytes_of
+from perbit.coding.codec import as_pipeline
+from perbit.coding.families.formats import Raw
 from perbit.coding.values import Shape, size
 from perbit.errors import DecodeError, EncodeError
 from perbit.frame import wire
@@ -53,6 +55,8 @@ class Model:
             named = {name: named[name] for name, _, _ in agreed.schema}
         exact = agreed.exact if agreed is not None else ()
         kept = {name: np.array(x) for name, x in named.items() if name in exact or dtype_name(x.dtype) not in FLOATS}
+        if agreed is not None:
+            kept = {name: _as_agreed(name, x, agreed.exact[name].dtype) for name, x in kept.items()}
         floats = {name: x for name, x in named.items() if name not in kept}
         flat = Layout.of(floats).flatten(floats)
         return cls(_schema(named) if agreed is None else agreed.schema, frozen(flat), kept)
@@ -72,6 +76,11 @@ class Model:
     def layout(self) -> Layout:
         """How the floats lie in the flat vector."""
         return Layout(tuple(self.floats.items()))
+
+    @cached_property
+    def exact_kinds(self) -> dict[str, tuple[str, Shape]]:
+        """The dtype and the shape of each exact tensor."""
+        return {name: (dtype, shape) for name, dtype, shape in self.schema if name in self.exact}
 
     @property
     def n_bytes(self) -> int:
@@ -98,7 +107,9 @@ class Model:
         for name, x in values.items():
             if name not in self.exact or x.shape != self.exact[name].shape:
                 raise EncodeError(f"the model has no exact tensor {name!r} of shape {x.shape}")
-        return self.changed(self.flat, values)
+        return self.changed(
+            self.flat, {name: _as_agreed(name, x, self.exact[name].dtype) for name, x in values.items()}
+        )
 
     def same_as(self, other: Model) -> bool:
         """Bit for bit the same tensors."""
@@ -147,28 +158,46 @@ def pack_exact(changed: Tensors) -> bytes:
     return wire.write_raw(changed) if changed else b""
 
 
-def unpack_exact(data: Piece, held: Model) -> Tensors:
-    """What `pack_exact` wrote, if it fits the model held."""
+def read_exact(data: Piece, agreed: Mapping[str, tuple[str, Shape]]) -> Tensors:
+    """What `pack_exact` wrote: some of these tensors, raw, in the dtypes and shapes that were agreed."""
     if not len(data):
         return {}
-    changed = wire.loads(data, max_values=sum(x.size for x in held.exact.values()))
-    for name, x in changed.items():
-        if name not in held.exact or x.shape != held.exact[name].shape:
-            raise DecodeError(f"the frame holds {name!r} with shape {x.shape}, which the model does not")
-    return changed
-
-
-def check_numbers(exact: Tensors) -> None:
-    """Refuse what would spoil a mean: strangers choose the dtypes and the values of their exact tensors."""
-    for name, x in exact.items():
-        if x.dtype.kind not in "biuf" or not np.isfinite(x).all():
-            raise DecodeError(f"the answer holds {name!r} as {dtype_name(x.dtype)}, or with values that are not finite")
+    header = wire.read_header(data, sum(size(shape) for _, shape in agreed.values()))
+    for entry in header.entries:
+        if agreed.get(entry.name) != (entry.dtype, entry.shape) or entry.codec != as_pipeline(Raw()):
+            said = f"{entry.name!r} as {entry.dtype} {entry.shape} by {str(entry.codec)[:200]!r}"
+            raise DecodeError(f"the frame holds {said}, which is not what was agreed for exact tensors")
+    return wire.loads(data)
 
 
 def frozen(flat: F32) -> F32:
     """The same vector, read-only: models are values."""
     flat.flags.writeable = False
     return flat
+
+
+def _as_agreed(name: str, x: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """An exact tensor keeps its dtype: a counter that a mean made a float is the nearest whole number again."""
+    if x.dtype == dtype:
+        return x
+    if not np.isfinite(np.asarray(x, np.float64)).all():
+        raise EncodeError(f"{name!r} was agreed as {dtype_name(dtype)}, but is not finite")
+    if dtype.kind == "b":
+        return np.asarray(np.asarray(x, np.float64) >= 0.5)
+    limits = np.iinfo(dtype)
+    if x.dtype.kind in "biu":
+        fitting: NDArray[Any] = np.clip(x, max(limits.min, _lowest(x)), min(limits.max, _highest(x)))
+    else:
+        fitting = np.clip(np.rint(np.asarray(x, np.float64)), limits.min, np.nextafter(float(limits.max) + 1, 0))
+    return np.asarray(fitting.astype(dtype))
+
+
+def _lowest(x: NDArray[Any]) -> int:
+    return 0 if x.dtype.kind == "b" else int(np.iinfo(x.dtype).min)
+
+
+def _highest(x: NDArray[Any]) -> int:
+    return 1 if x.dtype.kind == "b" else int(np.iinfo(x.dtype).max)
 
 
 def _schema(named: Tensors) -> Schema:

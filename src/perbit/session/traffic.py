@@ -14,6 +14,7 @@ class Traffic:
         plain_down_bytes, plain_up_bytes: the same tensors in the dtypes that were agreed with the first model.
         n_resyncs: how often a client was sent the whole model again.
         n_dropped: answers that were of no use: a client that failed or diverged, a frame that could not be read.
+        n_too_large: those of them that were left out for their norm.
         n_stale: answers to a message that nobody waited for any more; they change nothing.
 
     >>> print(Traffic(down_bytes=10, up_bytes=5, plain_down_bytes=100, plain_up_bytes=400))
@@ -27,6 +28,7 @@ class Traffic:
     n_resyncs: int = 0
     n_dropped: int = 0
     n_stale: int = 0
+    n_too_large: int = 0
 
     @property
     def ratio(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,7 @@ class Package:
     tool: Literal["npm", "apt", "pip"]
     name: str
     n_bytes: int  # roughly, for the progress line
+    sha256: str = ""  # of the archive; apt itself checks what it gets, against signed lists
 
     def command(self) -> list[str]:
         if self.tool == "npm":
@@ -43,7 +45,13 @@ class Package:
         archives = [path for path in directory.iterdir() if path.suffix in (".tgz", ".deb", ".whl")]
         if len(archives) != 1:
             raise DataError(f"{' '.join(command)} left {len(archives)} archives, not one")
+        self.check(archives[0])
         return archives[0]
+
+    def check(self, archive: Path) -> None:
+        """Nothing reads an archive that is not the pinned one."""
+        if self.sha256 and hashlib.sha256(archive.read_bytes()).hexdigest() != self.sha256:
+            raise DataError(f"{self.name} came as another file than ever before: its checksum is not the pinned one")
 
     def advice(self) -> str:
         """How to get by without the tool."""

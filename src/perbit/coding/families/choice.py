@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from perbit.coding.bits import Piece
 from perbit.coding.codec import PositionCodec
+from perbit.coding.cost import Cost
 from perbit.coding.families.gapcodes import Gaps, HuffGaps
 from perbit.coding.families.positions import Bitmap, EliasFano, Golomb, Raw32, Rle
 from perbit.coding.registry import register
@@ -38,8 +39,15 @@ class Auto(PositionCodec):
         chosen = min(streams, key=lambda number: len(streams[number]))
         return bytes([chosen]) + streams[chosen]
 
+    def cost(self, data: Piece, n: int, count: int) -> Cost:
+        return _chosen(data).cost(memoryview(data)[1:], n, count)
+
     def decode(self, data: Piece, n: int, count: int) -> U32:
-        coder = _CODERS.get(data[0]) if len(data) else None
-        if coder is None:
-            raise DecodeError(f"auto: {f'number {data[0]} is no' if len(data) else 'there is no'} position coder")
-        return coder.decode(memoryview(data)[1:], n, count)
+        return _chosen(data).decode(memoryview(data)[1:], n, count)
+
+
+def _chosen(data: Piece) -> PositionCodec:
+    coder = _CODERS.get(data[0]) if len(data) else None
+    if coder is None:
+        raise DecodeError(f"auto: {f'number {data[0]} is no' if len(data) else 'there is no'} position coder")
+    return coder

@@ -11,6 +11,7 @@ import numpy as np
 
 from perbit.coding.bits import Reader, Writer
 from perbit.coding.codec import FloatCodec, Quantizer, Rest
+from perbit.coding.cost import Cost
 from perbit.coding.families.modelled import FLOAT_MAX, NORMAL, Modelled, midpoints, modelled
 from perbit.coding.registry import register
 from perbit.coding.values import Dequantizer, Floats, Quantized, Shape, size
@@ -75,6 +76,10 @@ class Eden(Quantizer):
             out[:] = symbols[lo:hi]
 
         return Quantized([("rotation", side)], len(levels), fill, prior)
+
+    def cost(self, shape: Shape) -> Cost:
+        padded = padded_size(size(shape))
+        return super().cost((padded,)) + Cost(0, 8 * _TURNS * padded)
 
     def decode(self, src: Reader, shape: Shape, rest: Rest) -> F32:
         n, padded = size(shape), padded_size(size(shape))

@@ -96,11 +96,12 @@ class Rans(SymbolCoder):
     @staticmethod
     def _own_table(counts: U64, to_beat: float) -> tuple[bytes, U32, int, float]:
         """A table made for these counts and what everything costs with it; infinity at once if it cannot win."""
-        least = tables.entropy_bits(counts) + _LEAST_TABLE_BITS * np.count_nonzero(counts)
-        if to_beat <= least:
-            return b"", np.empty(0, np.uint32), 0, math.inf
-        freqs, bits, written = tables.best_table(counts)
-        cost = tables.cost_bits(counts, freqs, bits) - 8 * _STATE_BYTES * tables.rans_lanes(int(counts.sum()))
+        if to_beat < math.inf:
+            least = tables.entropy_bits(counts) + _LEAST_TABLE_BITS * np.count_nonzero(counts)
+            if to_beat <= least:
+                return b"", np.empty(0, np.uint32), 0, math.inf
+        freqs, bits, written, cost = K.rans_table(counts)
+        cost -= 8 * _STATE_BYTES * tables.rans_lanes(int(counts.sum()))
         return varint(_TABLE) + written, freqs, bits, cost + 8 * len(written)
 
     def decode(self, data: Piece, alphabet: int, prior: Prior | None, out: Symbols) -> None:

@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perbit.coding.bits import Reader, Writer
+from perbit.coding.cost import Cost
 from perbit.coding.families.sorting import SortingCodec, check_order
 from perbit.coding.registry import register
+from perbit.coding.values import Shape, size
 from perbit.errors import DecodeError
 from perbit.kernels.api import F32
 
@@ -66,6 +68,10 @@ class FitPoly(SortingCodec):
         for lo, hi in segments[:-1]:
             out.varint(hi - lo)
         out.section(np.concatenate([np.zeros(0), *coefficients]).astype(self._dtype).tobytes())
+
+    def cost(self, shape: Shape) -> Cost:
+        terms = self.degree + 1
+        return super().cost(shape) + Cost(8 * terms * size(shape), 8 * terms * size(shape))
 
     def decode_sorted(self, src: Reader, n: int) -> F32:
         scale = read_scale(src)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from perbit.coding.bits import Reader, Writer, bytes_of
 from perbit.coding.codec import FloatCodec, Rest, checked_finite
+from perbit.coding.cost import Cost
 from perbit.coding.registry import register
 from perbit.coding.values import Floats, Shape, size
 from perbit.kernels import K
@@ -38,6 +39,9 @@ class Raw(FloatCodec):
     def encode(self, values: Floats, rest: Rest, out: Writer, key: int) -> None:
         rest.encode_bytes(bytes_of(values.flat.astype("<f4", copy=False)), out)
 
+    def cost(self, shape: Shape) -> Cost:
+        return Cost(6 * size(shape), 2 * size(shape))
+
     def decode(self, src: Reader, shape: Shape, rest: Rest) -> F32:
         return rest.decode_floats(src, shape)
 
@@ -59,6 +63,9 @@ class Fp16(FloatCodec):
         half = np.empty(values.n, np.uint16)
         K.to_half(values.flat, half)
         rest.encode_bytes(bytes_of(half), out)
+
+    def cost(self, shape: Shape) -> Cost:
+        return Cost(4 * size(shape), 2 * size(shape))
 
     def decode(self, src: Reader, shape: Shape, rest: Rest) -> F32:
         values = np.empty(size(shape), np.float32)
@@ -84,6 +91,9 @@ class Bf16(FloatCodec):
         for lo, hi in chunks(values.n):
             upper[lo:hi] = round_to_bf16(values.flat[lo:hi])
         rest.encode_bytes(bytes_of(upper), out)
+
+    def cost(self, shape: Shape) -> Cost:
+        return Cost(8 * size(shape), 4 * size(shape))
 
     def decode(self, src: Reader, shape: Shape, rest: Rest) -> F32:
         upper = np.frombuffer(rest.decode_bytes(src, 2 * size(shape)), "<u2")

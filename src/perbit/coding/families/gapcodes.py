@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from perbit import parallel
 from perbit.coding.bits import Piece, Reader, Writer
 from perbit.coding.codec import PositionCodec
+from perbit.coding.cost import Cost
 from perbit.coding.families import tables
 from perbit.coding.families.entropy import Huffman
 from perbit.coding.registry import register
@@ -18,6 +21,7 @@ from perbit.kernels.api import U32, U64
 _ALPHABET = 256
 _SKIP = _ALPHABET - 1  # the symbol that stands for this many steps and no position
 _MAX_LOW_BITS = 16
+_WALKED = 1 << 16  # symbols that are summed up at a time: sums are eight bytes wide
 _TABLE_BITS = 4  # what a symbol that occurs costs in the Huffman table, about
 
 
@@ -32,6 +36,9 @@ class Gaps(PositionCodec):
 
     def encode(self, positions: U32, n: int) -> bytes:
         return K.gaps_encode(positions, n)
+
+    def cost(self, data: Piece, n: int, count: int) -> Cost:
+        return Cost(4 * count, 64 * count)
 
     def decode(self, data: Piece, n: int, count: int) -> U32:
         try:
@@ -66,6 +73,9 @@ class HuffGaps(PositionCodec):
             out.raw(K.pack((gaps & np.uint32((1 << low_bits) - 1)).astype(np.uint16), low_bits))
         return out.join()
 
+    def cost(self, data: Piece, n: int, count: int) -> Cost:
+        return Cost(8 * count + n // _SKIP + 64 * _WALKED, 32 * count)
+
     def decode(self, data: Piece, n: int, count: int) -> U32:
         src = Reader(data)
         if count == 0:
@@ -80,14 +90,31 @@ class HuffGaps(PositionCodec):
         if low_bits:
             K.unpack(src.take((count * low_bits + 7) // 8, "huffgaps: low bits"), low_bits, low)
         src.end()
-        ends = np.flatnonzero(symbols != _SKIP)
-        if ends.size != count or ends[-1] != symbols.size - 1:
-            raise DecodeError(f"huffgaps: expected {count} gaps, got {ends.size}")
-        walked = np.cumsum(symbols, dtype=np.int64)[ends] << low_bits
-        positions = walked + np.cumsum(low, dtype=np.int64) + np.arange(count)
-        if positions[-1] >= n:
-            raise DecodeError(f"huffgaps: a position lies outside the tensor of {n}")
-        return positions.astype(np.uint32)
+        found = int(np.count_nonzero(symbols != _SKIP))
+        if found != count or symbols[-1] == _SKIP:
+            raise DecodeError(f"huffgaps: expected {count} gaps, got {found}")
+        return _walk(symbols, low, low_bits, n)
+
+
+def _walk(symbols: NDArray[np.uint8], low: NDArray[np.uint16], low_bits: int, n: int) -> U32:
+    """Positions from steps and low bits, chunk by chunk."""
+    positions = np.empty(low.size, np.uint32)
+    done, at = 0, -1  # positions so far, and the last of them
+    steps = 0  # since then
+    for lo, hi in parallel.chunks(symbols.size, _WALKED):
+        walked = np.cumsum(symbols[lo:hi], dtype=np.int64)
+        walked += steps
+        ends = np.flatnonzero(symbols[lo:hi] != _SKIP)
+        gaps = low[done : done + ends.size]
+        found = (walked[ends] << low_bits) + np.cumsum(gaps, dtype=np.int64) + np.arange(at + 1, at + 1 + ends.size)
+        if ends.size:
+            if found[-1] >= n:
+                raise DecodeError(f"huffgaps: a position lies outside the tensor of {n}")
+            positions[done : done + ends.size] = found
+            done, at, steps = done + ends.size, int(found[-1]), int(walked[-1] - walked[ends[-1]])
+        else:
+            steps = int(walked[-1])
+    return positions
 
 
 def _cost(gaps: U32, low_bits: int) -> float:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from perbit.coding.bits import Reader, Writer
 from perbit.coding.codec import FloatCodec, Rest
+from perbit.coding.cost import Cost
 from perbit.coding.registry import register
 from perbit.coding.values import Floats, Shape, size
 from perbit.kernels import K
@@ -62,6 +63,10 @@ class LowRank(FloatCodec):
         out = np.empty(size(shape), np.float32)
         K.multiply_pairs(pairs, rows, columns, out)
         return out.reshape(shape)
+
+    def cost(self, shape: Shape) -> Cost:
+        n = 0 if self._passes(*matrix_shape(shape)) else size(shape)
+        return Cost(4 * n, n * (1 + self.rank // 4))
 
     def _passes(self, rows: int, columns: int) -> bool:
         return self.rank * (rows + columns) >= rows * columns

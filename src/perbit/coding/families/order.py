@@ -185,16 +185,29 @@ def pack_words(words: U64, width: int) -> bytes:
 
 def unpack_words(data: Piece, width: int, count: int) -> U64:
     """What pack_words packed; the padding must be zero."""
-    if len(data) != words_bytes(count, width):
-        raise DecodeError(f"{count} words of {width} bits need {words_bytes(count, width)} bytes, got {len(data)}")
-    words = np.zeros(count, np.uint64)
-    packed = np.frombuffer(data, np.uint8)
-    for lo in range(0, count if width else 0, _CHUNK):
-        size = min(_CHUNK, count - lo)
-        bits = np.unpackbits(packed[lo * width // 8 : words_bytes(lo + size, width)], bitorder="little")
-        if np.any(bits[size * width :]):
-            raise DecodeError("the padding of packed words is not zero")
-        wide = np.zeros((size, 64), np.uint8)
-        wide[:, :width] = bits[: size * width].reshape(size, width)
-        words[lo : lo + size] = np.packbits(wide, bitorder="little").view("<u8")
+    source, words = Words(data, width, count), np.zeros(count, np.uint64)
+    for lo in range(0, count, _CHUNK):
+        words[lo : lo + _CHUNK] = source.take(min(_CHUNK, count - lo))
     return words
+
+
+class Words:
+    """What pack_words packed, to be read a few words at a time; the padding must be zero."""
+
+    def __init__(self, data: Piece, width: int, count: int) -> None:
+        if len(data) != words_bytes(count, width):
+            raise DecodeError(f"{count} words of {width} bits need {words_bytes(count, width)} bytes, got {len(data)}")
+        self.packed, self.width, self.bit = np.frombuffer(data, np.uint8), width, 0
+        used = count * width % 8
+        if used and self.packed[-1] >> used:
+            raise DecodeError("the padding of packed words is not zero")
+
+    def take(self, count: int) -> U64:
+        """The next words."""
+        first, skipped = divmod(self.bit, 8)
+        self.bit += count * self.width
+        bits = np.unpackbits(self.packed[first : (self.bit + 7) // 8], bitorder="little")[skipped:]
+        wide = np.zeros((count, 64), np.uint8)
+        wide[:, : self.width] = bits[: count * self.width].reshape(count, self.width)
+        words: U64 = np.packbits(wide, bitorder="little").view("<u8")
+        return words

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from perbit import parallel
 from perbit.coding.bits import Reader, Writer
 from perbit.coding.codec import FloatCodec, Rest
+from perbit.coding.cost import Cost
 from perbit.coding.families.modelled import FLOAT_MAX
 from perbit.coding.registry import register
 from perbit.coding.values import Floats, Shape, size
@@ -72,6 +73,10 @@ class Patterns(FloatCodec):
         largest, codes = _code_scales(self._scales(agreement, values.n) / (float(_SHRINK) if shrink else 1.0))
         out.section(seed.to_bytes(4, "little"), largest.astype("<f4").tobytes(), codes.tobytes())
         out.section(K.pack(symbols, self.bits))
+
+    def cost(self, shape: Shape) -> Cost:
+        n = self._blocks(size(shape)) * self.length
+        return Cost(16 * n + (1 << 20), 16 * n + (1 << self.bits + 2))
 
     def decode(self, src: Reader, shape: Shape, rest: Rest) -> F32:
         n = size(shape)

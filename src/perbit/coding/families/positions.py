@@ -9,6 +9,7 @@ import numpy as np
 
 from perbit.coding.bits import Piece, Reader, Writer, varint
 from perbit.coding.codec import PositionCodec
+from perbit.coding.cost import Cost
 from perbit.coding.registry import register
 from perbit.errors import DecodeError
 from perbit.kernels import K
@@ -29,6 +30,9 @@ class Raw32(PositionCodec):
 
     def n_bytes(self, positions: U32, n: int) -> int:
         return 4 * positions.size
+
+    def cost(self, data: Piece, n: int, count: int) -> Cost:
+        return Cost(6 * count, 4 * count)
 
     def decode(self, data: Piece, n: int, count: int) -> U32:
         if len(data) != 4 * count:
@@ -55,6 +59,9 @@ class Bitmap(PositionCodec):
 
     def n_bytes(self, positions: U32, n: int) -> int:
         return (n + 7) // 8
+
+    def cost(self, data: Piece, n: int, count: int) -> Cost:
+        return Cost(n + 12 * count, 2 * n + 4 * count)
 
     def decode(self, data: Piece, n: int, count: int) -> U32:
         if len(data) != (n + 7) // 8:
@@ -84,6 +91,9 @@ class Golomb(PositionCodec):
         absent = np.diff(positions, prepend=np.uint32(0))
         absent[1:] -= 1
         return 1 + (positions.size * (b + 1) + int((absent >> np.uint32(b)).sum(dtype=np.uint64)) + 7) // 8
+
+    def cost(self, data: Piece, n: int, count: int) -> Cost:
+        return Cost(4 * count, 8 * count)
 
     def decode(self, data: Piece, n: int, count: int) -> U32:
         if len(data) < 1 or data[0] > 31:
@@ -116,6 +126,9 @@ class Rle(PositionCodec):
         first = Golomb().n_bytes(absent, n)
         return len(varint(absent.size)) + len(varint(first)) + first + Golomb().n_bytes(present, n)
 
+    def cost(self, data: Piece, n: int, count: int) -> Cost:
+        return Cost(40 * count, 32 * count)
+
     def decode(self, data: Piece, n: int, count: int) -> U32:
         src = Reader(data)
         runs = src.varint("rle: number of runs", count)
@@ -142,6 +155,9 @@ class EliasFano(PositionCodec):
     def n_bytes(self, positions: U32, n: int) -> int:
         k, low_bits = positions.size, _low_bits(n, positions.size)
         return (k * low_bits + 7) // 8 + (k + ((n - 1) >> low_bits) + 7) // 8 if k else 0
+
+    def cost(self, data: Piece, n: int, count: int) -> Cost:
+        return Cost(4 * count, 8 * count)
 
     def decode(self, data: Piece, n: int, count: int) -> U32:
         try:

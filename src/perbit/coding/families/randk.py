@@ -8,13 +8,14 @@ import numpy as np
 
 from perbit.coding.bits import Reader, Writer
 from perbit.coding.codec import FloatCodec, Rest
-from perbit.coding.families.sparse import MAX_SPARSE, check_amount, check_size, densify, kept
+from perbit.coding.cost import Cost
+from perbit.coding.families.sparse import DENSIFYING, MAX_SPARSE, check_amount, check_size, densify, kept
 from perbit.coding.registry import register
 from perbit.coding.values import Floats, Shape, size
 from perbit.errors import DecodeError
 from perbit.kernels import K
 from perbit.kernels.api import F32, U32
-from perbit.randomness import fold, random_positions
+from perbit.randomness import PIECE, fold, random_positions
 
 FLOAT_MAX = np.finfo(np.float32).max
 
@@ -77,6 +78,12 @@ class RandK(FloatCodec):
         if self.seed is None:
             out.section(seed.to_bytes(4, "little"))
         rest.encode_floats(Floats(chosen), out, key)
+
+    def cost(self, shape: Shape) -> Cost:
+        """Positions are drawn piece by piece, each perhaps four times, then sorted."""
+        n, k = size(shape), self.passes_on(size(shape))
+        drawn = 0 if k == n else k
+        return Cost(4 * (n + k) + DENSIFYING + 48 * min(drawn, PIECE), n + 8 * k + 320 * drawn)
 
     def _decode(self, src: Reader, shape: Shape, rest: Rest) -> tuple[U32, F32]:
         seed = _read_seed(src) if self.seed is None else self.seed

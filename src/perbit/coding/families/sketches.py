@@ -10,6 +10,7 @@ an empty cell holds 0, the most frequent bucket.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 
@@ -18,10 +19,11 @@ from numpy.typing import NDArray
 
 from perbit.coding.bits import Reader, Writer
 from perbit.coding.codec import FloatCodec, Rest
+from perbit.coding.cost import Cost
 from perbit.coding.families import keys
 from perbit.coding.families.buckets import BucketLayout, quantile_buckets, read_means
 from perbit.coding.families.entropy import pack, packed_size, unpack
-from perbit.coding.families.sparse import check_size, densify, kept
+from perbit.coding.families.sparse import DENSIFYING, check_size, densify, kept
 from perbit.coding.registry import register
 from perbit.coding.values import Floats, Shape, size, symbol_dtype
 from perbit.errors import DecodeError
@@ -60,7 +62,7 @@ class QuantileSketch(FloatCodec):
     def _write_gaps(self, gaps: U64) -> bytes: ...
 
     @abstractmethod
-    def _read_gaps(self, src: Reader, count: int) -> U64: ...
+    def _read_gaps(self, src: Reader, count: int) -> keys.Gaps: ...
 
     @abstractmethod
     def _write_cells(self, cells: Symbols, alphabet: int) -> bytes: ...
@@ -91,9 +93,9 @@ class QuantileSketch(FloatCodec):
             out.varint(count)
         out.section(self._write_gaps(keys.gaps_of(positions, counts)))
         alphabet = int(layout.widths.max(initial=1))
-        places, n_cells = self._places(positions, group, counts)
-        cells = np.full(n_cells, alphabet, np.int64)
-        np.minimum.at(cells, places, (buckets[by_group] - layout.firsts[group])[None, :])
+        grid = Grid.of(self, counts)
+        cells = np.full(grid.n_cells, alphabet, np.int64)
+        np.minimum.at(cells, grid.places(positions, group), (buckets[by_group] - layout.firsts[group])[None, :])
         cells[cells == alphabet] = 0
         out.section(self._write_cells(cells.astype(symbol_dtype(alphabet)), alphabet))
 
@@ -110,30 +112,70 @@ class QuantileSketch(FloatCodec):
         counts = np.array([src.varint("keys of a group", n) for _ in layout.widths], np.int64)
         if counts.sum() > n:
             raise DecodeError(f"{self.name}: {counts.sum()} keys for {n} values")
+        src.spend(self._keys_cost(n, int(counts.sum())))
         gap_src = Reader(src.section("keys"))
-        positions = keys.positions_of(self._read_gaps(gap_src, int(counts.sum())), counts, n)
+        gaps = self._read_gaps(gap_src, int(counts.sum()))
         gap_src.end()
-        group = np.repeat(np.arange(counts.size), counts)
-        alphabet = int(layout.widths.max(initial=1))
-        places, n_cells = self._places(positions, group, counts)
-        cells = self._read_cells(src.section("cells"), alphabet, n_cells)
-        buckets = layout.firsts[group] + cells[places].max(axis=0, initial=0)
+        grid = Grid.of(self, counts)
+        cells = self._read_cells(src.section("cells"), int(layout.widths.max(initial=1)), grid.n_cells)
         ends = np.where(layout.firsts < negative, negative, means.size)
-        if np.any(buckets >= ends[group]):
-            raise DecodeError(f"{self.name}: a cell names a bucket that does not exist")
-        order = np.argsort(positions)
-        positions = positions[order]
-        if np.any(positions[1:] == positions[:-1]):
-            raise DecodeError(f"{self.name}: two groups hold the same key")
-        return positions, means[buckets[order]]
+        found = _Found(int(counts.sum()), n)
+        for group, positions in keys.positions_of(gaps, counts, n):
+            buckets = layout.firsts[group] + cells[grid.places(positions, group)].max(axis=0, initial=0)
+            if np.any(buckets >= ends[group]):
+                raise DecodeError(f"{self.name}: a cell names a bucket that does not exist")
+            if not found.add(positions, means[buckets]):
+                raise DecodeError(f"{self.name}: two groups hold the same key")
+        return found.positions, found.values
 
-    def _places(self, positions: U32, group: I64, counts: I64) -> tuple[I64, int]:
-        """For every row, the cell of each key; and how many cells there are."""
-        columns = np.ceil(self.columns * counts).astype(np.int64)
-        base = np.cumsum(self.rows * columns) - self.rows * columns
-        own = columns[group]
-        rows = [base[group] + row * own + _hash(positions, row, own) for row in range(self.rows)]
-        return np.stack(rows), int((self.rows * columns).sum())
+    def cost(self, shape: Shape) -> Cost:
+        return Cost(4 * size(shape) + DENSIFYING, 50_000 + size(shape))
+
+    def _keys_cost(self, n: int, count: int) -> Cost:
+        """Classes, cells, positions and values of all keys, what is seen of n values, and some chunks."""
+        cells = math.ceil(self.rows * self.columns * count)
+        return Cost(9 * count + 2 * cells + n + 256 * keys.CHUNK, (300 + 64 * self.rows) * count)
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Where the cells of each group are: `rows` hash tables of as many columns as its keys need."""
+
+    rows: int
+    columns: I64
+    first: I64
+
+    @classmethod
+    def of(cls, codec: QuantileSketch, counts: I64) -> Grid:
+        columns = np.ceil(codec.columns * counts).astype(np.int64)
+        return cls(codec.rows, columns, np.cumsum(codec.rows * columns) - codec.rows * columns)
+
+    @property
+    def n_cells(self) -> int:
+        return int((self.rows * self.columns).sum())
+
+    def places(self, positions: U32, group: I64 | int) -> I64:
+        """For every row, the cell of each key; all are of one group, or each of its own."""
+        own, first = np.asarray(self.columns[group]), self.first[group]
+        return np.stack([first + row * own + _hash(positions, row, own) for row in range(self.rows)])
+
+
+class _Found:
+    """Keys and their values as they are decoded, none twice."""
+
+    def __init__(self, count: int, n: int) -> None:
+        self.positions, self.values = np.empty(count, np.uint32), np.empty(count, np.float32)
+        self._seen, self._done = np.zeros(n, np.bool_), 0
+
+    def add(self, positions: U32, values: F32) -> bool:
+        """Take different positions; say whether none of them was here before."""
+        if self._seen[positions].any():
+            return False
+        self._seen[positions] = True
+        part = slice(self._done, self._done + positions.size)
+        self.positions[part], self.values[part] = positions, values
+        self._done = part.stop
+        return True
 
 
 @register
@@ -154,7 +196,7 @@ class SketchML(QuantileSketch):
     def _write_gaps(self, gaps: U64) -> bytes:
         return keys.delta_binary(gaps)
 
-    def _read_gaps(self, src: Reader, count: int) -> U64:
+    def _read_gaps(self, src: Reader, count: int) -> keys.Gaps:
         return keys.read_delta_binary(src, count)
 
     def _write_cells(self, cells: Symbols, alphabet: int) -> bytes:
@@ -186,7 +228,7 @@ class SkCompress(QuantileSketch):
     def _write_gaps(self, gaps: U64) -> bytes:
         return keys.delta_huffman(gaps)
 
-    def _read_gaps(self, src: Reader, count: int) -> U64:
+    def _read_gaps(self, src: Reader, count: int) -> keys.Gaps:
         return keys.read_delta_huffman(src, count)
 
     def _write_cells(self, cells: Symbols, alphabet: int) -> bytes:

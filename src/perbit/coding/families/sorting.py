@@ -8,6 +8,7 @@ import numpy as np
 
 from perbit.coding.bits import Reader, Writer
 from perbit.coding.codec import FloatCodec, PositionCodec, Rest
+from perbit.coding.cost import Cost
 from perbit.coding.families.order import (
     I64,
     decode_order,
@@ -43,6 +44,10 @@ class SortingCodec(FloatCodec):
     @abstractmethod
     def decode_sorted(self, src: Reader, n: int) -> F32: ...
 
+    def cost(self, shape: Shape) -> Cost:
+        """The order, by words of 64 bits that are unpacked bit by bit, and a curve in double precision."""
+        return Cost(128 * size(shape) + (1 << 24), 600 * size(shape))
+
     @property
     def _own_order(self) -> str:
         return "packed" if self.order == "positions" else self.order
@@ -77,14 +82,23 @@ class SortingCodec(FloatCodec):
     def decode_at(self, src: Reader, n: int, count: int, coder: PositionCodec) -> tuple[U32, F32]:
         """Ascending positions and the values there."""
         if src.varint("order of the positions", _BY_VALUE) == _ASCENDING:
-            positions = coder.decode(src.section("positions"), n, count)
-            return positions, self.decode(src, (count,), Rest(()))
+            data = paid_positions(src, n, count, coder)
+            src.spend(self.cost((count,)))
+            return coder.decode(data, n, count), self.decode(src, (count,), Rest(()))
+        src.spend(self.cost((count,)))
         found = unpack_words(src.section("positions"), _position_width(n, coder), count).astype(np.int64)
         order = np.argsort(found, kind="stable")
         ascending = found[order]
         if count and (int(ascending[-1]) >= n or np.any(ascending[1:] == ascending[:-1])):
             raise DecodeError(f"positions by value: {count} different positions below {n} are needed")
         return ascending.astype(np.uint32), self.decode_sorted(src, count)[order]
+
+
+def paid_positions(src: Reader, n: int, count: int, coder: PositionCodec) -> memoryview:
+    """The section of positions, paid for and still to be decoded."""
+    data = src.section("positions")
+    src.spend(coder.cost(data, n, count))
+    return data
 
 
 def _position_width(n: int, coder: PositionCodec) -> int:

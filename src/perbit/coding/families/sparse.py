@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from perbit import parallel
 from perbit.coding.bits import Reader, Writer
 from perbit.coding.codec import Codec, FloatCodec, PositionCodec, Rest
+from perbit.coding.cost import Cost
 from perbit.coding.families.positions import Golomb
-from perbit.coding.families.sorting import SortingCodec
+from perbit.coding.families.sorting import SortingCodec, paid_positions
 from perbit.coding.registry import register
 from perbit.coding.values import Floats, Shape, size
 from perbit.errors import EncodeError, NonFiniteError
@@ -20,6 +22,8 @@ from perbit.kernels.api import F32, U32
 
 MAX_SPARSE = 1 << 32  # positions are 32-bit numbers
 SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
+_PLACED = 1 << 16  # values put where they belong at a time: numpy makes wide copies of their positions
+DENSIFYING = 8 * _PLACED  # bytes that takes
 SAMPLE = 1 << 14  # values that the threshold of a sampled top-k is guessed from
 
 
@@ -56,15 +60,18 @@ def at(values: F32, positions: U32) -> F32:
 
 def decode_sparse(src: Reader, n: int, coder: PositionCodec, rest: Rest) -> tuple[U32, F32]:
     count = src.varint("number of kept values", n)
+    src.spend(Cost(0, 8 * count))  # to put them where they belong
     if isinstance(rest.head, SortingCodec):
         return rest.head.decode_at(src, n, count, coder)
-    positions = coder.decode(src.section("positions"), n, count)
-    return positions, rest.decode_floats(src, (count,))
+    data = paid_positions(src, n, count, coder)
+    values = rest.decode_floats(src, (count,))  # first: all stages are paid for before any of them takes memory
+    return coder.decode(data, n, count), values
 
 
 def densify(positions: U32, values: F32, shape: Shape) -> F32:
     out = np.zeros(size(shape), np.float32)
-    out[positions] = values
+    for lo, hi in parallel.chunks(positions.size, _PLACED):
+        out[positions[lo:hi]] = values[lo:hi]
     return out.reshape(shape)
 
 
@@ -97,6 +104,9 @@ class Sparsifier(FloatCodec):
             return
         out.section(data)
         rest.encode_floats(chosen, out, key)
+
+    def cost(self, shape: Shape) -> Cost:
+        return Cost(4 * size(shape) + DENSIFYING, size(shape))
 
     def decode(self, src: Reader, shape: Shape, rest: Rest) -> F32:
         return densify(*decode_sparse(src, size(shape), self.positions, rest), shape)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from perbit.coding.bits import Reader, Writer
 from perbit.coding.codec import FloatCodec, Rest
+from perbit.coding.cost import Cost
 from perbit.coding.families.fitpoly import FLOAT_MAX, read_scale
 from perbit.coding.registry import register
 from perbit.coding.values import Floats, Shape, size
@@ -48,6 +49,9 @@ class ThreeLC(FloatCodec):
         scale = np.float32(min(max(-low, high) * self.sparsity, FLOAT_MAX))
         out.section(scale.astype("<f4").tobytes())
         out.section(shorten_runs(pack_ternary(values.flat, float(scale) / 2)).tobytes())
+
+    def cost(self, shape: Shape) -> Cost:
+        return Cost(16 * size(shape), 16 * size(shape))
 
     def decode(self, src: Reader, shape: Shape, rest: Rest) -> F32:
         scale = np.float32(read_scale(src))

@@ -35,7 +35,7 @@ class FrameForm:
 
     def add(self, frame: Piece, outs: Sequence[F32], weight: float, step: int) -> None:
         """Add `weight` times the decoded values to the flat arrays `outs`."""
-        opened = frames.read(frame, self.blueprint)
+        opened = frames.read(frame, self.blueprint, [entry.codec for entry in self.blueprint.entries])
         if opened.sequence != step:
             raise StateMismatch(
                 f"another rank is at step {opened.sequence}, this one at {step}; resume all ranks from one checkpoint",

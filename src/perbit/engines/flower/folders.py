@@ -9,11 +9,14 @@ import logging
 import os
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from perbit.files import FileError
+from perbit.files import FileError, write_atomically
 
 LOG = logging.getLogger("flwr.perbit")
+HOME = "run"  # the file of a server that holds the number of its first run
 MARK = "perbit-state"  # the file that says whose folder this is
 LONG_OVER = 7 * 24 * 3600  # seconds without a change after which a run is taken for over
 _RUN_AND_NODE = re.compile(r"\d+-\d+")
@@ -31,6 +34,23 @@ def root_of(folder: str | Path | None) -> Path:
 def path_of(root: Path, run_id: int, node_id: int) -> Path:
     """The folder of one node in one run."""
     return root / f"{run_id}-{node_id}"
+
+
+def home_run(folder: Path, grid: Any) -> int:
+    """The number of the run in which a server's session began: a server that is started again has another one, but its nodes keep
+    what they remember under the first."""
+    path = folder / HOME
+    with suppress(FileNotFoundError, ValueError):
+        return int(path.read_text())
+    number = int(getattr(grid.run, "run_id", 0) or 0)
+    write_atomically(path, lambda file: file.write(str(number).encode()), private=True)
+    return number
+
+
+def forget_home(folder: str | None) -> None:
+    """The run is over."""
+    if folder is not None:
+        (Path(folder) / HOME).unlink(missing_ok=True)
 
 
 def make(folder: Path) -> Path:

@@ -12,11 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
+from perbit.engines.flower import folders
+from perbit.engines.flower.goodbye import say_goodbye
+from perbit.engines.flower.metrics import client_ms, ms_since, with_metrics, with_round_ratio
 from perbit.engines.flower.records import (
-    GOODBYE,
+    RUN,
     TIMES,
     find_frame,
     framed,
@@ -30,8 +33,16 @@ from perbit.errors import DecodeError
 from perbit.plan.plan import PlanLike
 from perbit.protocols.downlinks import Averaged
 from perbit.protocols.protocol import Protocol
-from perbit.session import Model, ResyncNeeded, ServerSession, StaleAnswer, Traffic, protocol_of
-from perbit.session.envelope import Kind, opened
+from perbit.session import (
+    Model,
+    ResyncNeeded,
+    ServerSession,
+    StaleAnswer,
+    TooLarge,
+    TooManyResyncs,
+    Traffic,
+    protocol_of,
+)
 from perbit.session.server import Absent
 
 LOG = logging.getLogger("flwr.perbit")  # beside Flower's own messages
@@ -82,7 +93,12 @@ class CompressedGrid(Grid):
         max_clients: of more nodes, those unheard of for longest are forgotten, and get the whole model should they come back.
         absent: "predicted": replies are shifted so that a strategy's mean counts absent nodes as their memories predict, in
             protocols with a memory of each node; "ignored": replies are the nodes' own models.
-        folder: keep the server's memories of each node in a file there, instead of in its own memory.
+        folder: the run's own, for what the server must not lose: a ServerApp that was killed goes on from there, with the same nodes
+            and without sending full models again. The server's memories of each node are there instead of in its own memory.
+        memory: how much may be held between two messages ("2 GB"); nodes unheard of for longest are forgotten where that is too little.
+        max_norm: leave out updates whose norm is more than so many times the median of the latest ones.
+        max_resyncs: how many full models a node may bring about of one version of the model.
+        key: 16 to 64 secret bytes that `perbit_mod(key=...)` has too, where the transport has no TLS.
         goodbye_seconds: how long to wait at the end for the nodes to delete what they remember; 0: they keep it.
     """
 
@@ -99,32 +115,51 @@ class CompressedGrid(Grid):
         max_clients: int | None = None,
         absent: Absent = "predicted",
         folder: str | Path | None = None,
+        memory: str | int | None = None,
+        max_norm: float | None = None,
+        max_resyncs: int = 3,
+        key: bytes | None = None,
         goodbye_seconds: float = 60.0,
     ) -> None:
         chosen = protocol_of(protocol, up, down, **({} if first == "raw" else {"first": first}))
-        if folder is not None:
-            chosen = replace(chosen, folder=str(folder))
-        self.session = ServerSession(chosen, seed, population=population, max_clients=max_clients, absent=absent)
+        limits: dict[str, Any] = {"max_clients": max_clients, "memory": memory, "max_norm": max_norm}
+        self.session = ServerSession(
+            chosen,
+            seed,
+            population=population,
+            absent=absent,
+            folder=folder,
+            max_resyncs=max_resyncs,
+            key=key,
+            **limits,
+        )
+        self._home = None if folder is None else folders.home_run(Path(folder), grid)
         self.traffic = Traffic()
         self.goodbye_seconds = goodbye_seconds
         self._grid = grid
         self._asked: dict[str, _Asked] = {}  # by the number of the message that was pushed last
         self._resent: dict[str, str] = {}  # from the number the caller knows to that one
         self._members: dict[int, str] = {}  # nodes that were sent a model, and the type of the last message with one
-        finaliser = weakref.finalize(self, _say_goodbye, grid, self._members, goodbye_seconds)
+        finaliser = weakref.finalize(self, say_goodbye, grid, self._members, goodbye_seconds, self._home)
         finaliser.atexit = False  # when the process ends the run is over already, and nothing can be pushed
 
     def __enter__(self) -> CompressedGrid:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, error: object, *_: object) -> None:
+        if error is None or self._home is None:
+            self.close()
+        else:  # a run that failed can go on from its folder
+            self.session.close()
+            self._members.clear()
 
     def close(self) -> None:
         """Tell the nodes that the run is over. Those that come back later start anew, with the whole model."""
         for node in self._members:
             self.session.forget(node)
-        _say_goodbye(self._grid, self._members, self.goodbye_seconds)
+        folders.forget_home(self.session.protocol.folder)
+        self.session.close(is_over=True)
+        say_goodbye(self._grid, self._members, self.goodbye_seconds, self._home)
 
     # --- the parts of a Grid that know about frames --------------------------------------------------------------------
 
@@ -163,7 +198,7 @@ class CompressedGrid(Grid):
         passed = self.traffic.since(before)
         if passed != Traffic():
             LOG.info("perbit: %s", passed)
-        return [_with_round_ratio(reply, passed.ratio) for reply in replies]
+        return [with_round_ratio(reply, passed.ratio) for reply in replies]
 
     # --- the rest is Flower's -------------------------------------------------------------------------------------------
 
@@ -232,11 +267,13 @@ class CompressedGrid(Grid):
     def _push_frame(self, asked: _Asked, frame: bytes, message: Message, started: float) -> str | None:
         """Push a frame in a message, count it, and remember what it is to be answered with."""
         message.content = with_record(asked.message.content, asked.record, framed(frame))
+        if self._home is not None:
+            message.content[RUN] = ConfigRecord({"id": self._home})
         n_bytes = plain_bytes(message.content)
         self.traffic.down_bytes += n_bytes
         self._count_resync(asked.node, frame)
         self._members[asked.node] = message.metadata.message_type
-        down_bytes, encode_ms = asked.down_bytes + n_bytes, asked.encode_ms + _ms_since(started)
+        down_bytes, encode_ms = asked.down_bytes + n_bytes, asked.encode_ms + ms_since(started)
         message_id = self._push_plain(message)
         if message_id is None:
             self.session.forget_pending(asked.node)
@@ -246,18 +283,20 @@ class CompressedGrid(Grid):
 
     def _count_resync(self, node: int, frame: bytes) -> None:
         """A node that was sent a model before gets the whole of one again."""
-        if node in self._members and opened(frame).kind == Kind.FULL:
+        if node in self._members and self.session.is_full(frame):
             self.traffic.n_resyncs += 1
             LOG.warning("perbit: resync of node %d with %d bytes", node, len(frame))
 
     def _resend(self, asked: _Asked) -> bool:
         """Whether a full frame went out in a new message; the caller goes on waiting for the number it knows."""
-        if not self.session.is_present(
-            asked.model
-        ):  # others are on their way with a newer one: to go back would lose their answers
+        if not self.session.is_present(asked.model):  # to go back would lose answers to a newer one
             return False
         started, old = time.perf_counter(), asked.message.metadata
-        frame = self.session.resync(asked.node)
+        try:
+            frame = self.session.resync(asked.node)
+        except TooManyResyncs as error:
+            LOG.warning("perbit: %s", error)
+            return False
         again = Message(RecordDict(), old.dst_node_id, old.message_type, ttl=old.ttl, group_id=old.group_id)
         sent_as = self._push_frame(replace(asked, resyncs=asked.resyncs + 1), frame, again, started)
         if sent_as is None:
@@ -325,16 +364,17 @@ class CompressedGrid(Grid):
             "perbit-down-bytes": asked.down_bytes,
             "perbit-up-bytes": asked.up_bytes,
             "perbit-ratio": (asked.plain + plain_up) / (asked.down_bytes + asked.up_bytes),
-            "perbit-encode-ms": asked.encode_ms + _client_ms(content, "encode-ms"),
-            "perbit-decode-ms": _ms_since(started) + _client_ms(content, "decode-ms"),
+            "perbit-encode-ms": asked.encode_ms + client_ms(content, "encode-ms"),
+            "perbit-decode-ms": ms_since(started) + client_ms(content, "decode-ms"),
         }
-        return _with_metrics(plain, metrics)
+        return with_metrics(plain, metrics)
 
     def _dropped(self, asked: _Asked, error: DecodeError) -> Message:
-        """The client's place is not known any more: it gets a full frame next time."""
-        self.session.forget(asked.node)
+        """The answer is of no use. What the session knows of the client stays, unless the client holds something else."""
+        self.session.forget_pending(asked.node)
         self.traffic.n_dropped += 1
-        LOG.warning("perbit: the answer of node %d is dropped, it will be resynchronised: %s", asked.node, error)
+        self.traffic.n_too_large += isinstance(error, TooLarge)
+        LOG.warning("perbit: the answer of node %d is dropped: %s", asked.node, error)
         return _error(asked, error)
 
     def _failed(self, asked: _Asked, error: Error) -> Message:
@@ -349,48 +389,9 @@ class CompressedGrid(Grid):
         LOG.warning("perbit: an answer of node %d is left out: %s", node, reason)
 
 
-def _say_goodbye(grid: Grid, members: dict[int, str], seconds: float) -> None:
-    """Let the nodes that are there delete what they remember of the run; others do when they start another one."""
-    kinds = dict(members)
-    members.clear()
-    if not kinds or seconds <= 0:
-        return
-    try:
-        here = [node for node in grid.get_node_ids() if node in kinds]
-        content = RecordDict({GOODBYE: ConfigRecord()})
-        list(grid.send_and_receive([Message(content, node, kinds[node]) for node in here], timeout=seconds))
-    except Exception as error:  # the run is over, whatever it is: nothing that was trained may suffer from it
-        LOG.info("perbit: the nodes could not be told that the run is over: %s", error)
-
-
 def _first_arrays(message: Message) -> ArrayRecord | None:
     return next(iter(message.content.array_records.values()), None) if message.has_content() else None
 
 
 def _error(asked: _Asked, error: DecodeError) -> Message:
     return Message(Error(code=_DROPPED, reason=f"perbit: {type(error).__name__}: {error}"), reply_to=asked.message)
-
-
-def _with_metrics(content: RecordDict, metrics: dict[str, float | int]) -> RecordDict:
-    """Beside the app's own metrics: strategies expect exactly one MetricRecord, so no new one is made."""
-    name = next(iter(content.metric_records), None)
-    if name is None:
-        return content
-    return with_record(content, name, MetricRecord({**dict(content.metric_records[name].items()), **metrics}))
-
-
-def _with_round_ratio(reply: Message, ratio: float) -> Message:
-    """The same number in all replies of a round: whatever mean a strategy takes, this one stays true."""
-    if reply.has_content() and any("perbit-ratio" in record for record in reply.content.metric_records.values()):
-        reply.content = _with_metrics(reply.content, {"perbit-round-ratio": ratio})
-    return reply
-
-
-def _client_ms(content: RecordDict, name: str) -> float:
-    """A time that the client measured, as far as it can be believed."""
-    value = content.config_records[TIMES].get(name) if TIMES in content.config_records else None
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0
-
-
-def _ms_since(started: float) -> float:
-    return 1000 * (time.perf_counter() - started)

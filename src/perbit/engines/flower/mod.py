@@ -10,9 +10,11 @@ from pathlib import Path
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from perbit.engines.flower import folders
+from perbit.engines.flower.metrics import ms_since
 from perbit.engines.flower.records import (
     ACKNOWLEDGEMENT,
     GOODBYE,
+    RUN,
     STATE,
     TIMES,
     Found,
@@ -21,18 +23,20 @@ from perbit.engines.flower.records import (
     to_record,
     to_tensors,
     with_record,
+    without,
 )
 from perbit.errors import BudgetError, EncodeError, NonFiniteError
 from perbit.session import ClientSession, ResyncNeeded
 from perbit.session.envelope import ask_for_resync
 from perbit.session.model import Tensors
+from perbit.session.seal import ANYBODY, Seal, Way
 
 LOG = logging.getLogger("flwr.perbit")  # beside Flower's own messages
 App = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, App], Message]
 
 
-def perbit_mod(folder: str | Path | None = None) -> Mod:
+def perbit_mod(folder: str | Path | None = None, key: bytes | None = None) -> Mod:
     """A mod for `ClientApp(mods=[perbit_mod(), ...])`; it must be the first, so that the others see models.
 
     The codecs and the protocol are the server's choice and come with its messages. Messages without a frame pass through.
@@ -41,38 +45,53 @@ def perbit_mod(folder: str | Path | None = None) -> Mod:
         folder: where the node keeps what it must remember, in a folder for each run (default: the environment variable
             PERBIT_STATE, or perbit in the user's state directory). Flower's own `context.state` may lose large values
             without a word. A run that ends deletes its folder.
+        key: the secret of `CompressedGrid(key=...)`, if there is one.
     """
     root = folders.root_of(folder)
+    Seal(key)  # refused here, where the app is made, if it is none
 
     def mod(message: Message, context: Context, call_next: App) -> Message:
         content = message.content if message.has_content() else RecordDict()
-        own_folder = folders.path_of(root, context.run_id, context.node_id)
+        own_folder = folders.path_of(root, _home_run(content, context), context.node_id)
         if GOODBYE in content.config_records:
             folders.remove(own_folder)
             context.state.pop(STATE, None)
             return Message(RecordDict(), reply_to=message)
         found = find_frame(content)
-        return call_next(message, context) if found is None else _framed(message, context, call_next, found, own_folder)
+        return (
+            call_next(message, context)
+            if found is None
+            else _framed(message, context, call_next, found, own_folder, key)
+        )
 
     return mod
 
 
-def _framed(message: Message, context: Context, call_next: App, found: Found, own_folder: Path) -> Message:
+def _home_run(content: RecordDict, context: Context) -> int:
+    """Under which run this node keeps its state: another one, if the server goes on from an earlier run."""
+    said = content.config_records[RUN].get("id") if RUN in content.config_records else None
+    return said if type(said) is int and said >= 0 else int(context.run_id)
+
+
+def _framed(
+    message: Message, context: Context, call_next: App, found: Found, own_folder: Path, key: bytes | None
+) -> Message:
     """Let the app answer a model that came as a frame."""
     started = time.perf_counter()
     try:
-        session = ClientSession(folders.make(own_folder))
+        session = ClientSession(folders.make(own_folder), key=key)
         tensors = session.receive(found.frame)
     except Exception as error:  # whatever is wrong with what this node remembers, a full frame replaces it
-        answer = error.answer if isinstance(error, ResyncNeeded) else ask_for_resync(found.frame, repr(error))
+        own = error.answer if isinstance(error, ResyncNeeded) else b""
+        answer = own or Seal(key).close(ask_for_resync(found.frame, repr(error)), Way.UP, ANYBODY)
         return Message(RecordDict({ACKNOWLEDGEMENT: framed(answer)}), reply_to=message)
-    message.content = with_record(message.content, found.record, to_record(tensors))
-    decode_ms = _ms_since(started)
+    message.content = without(with_record(message.content, found.record, to_record(tensors)), RUN)
+    decode_ms = ms_since(started)
     reply = call_next(message, context)
     if reply.has_content():  # an error is no answer: this client stays where it was
         started = time.perf_counter()
         content = _coded(reply.content, session, found.record, tensors)
-        times = ConfigRecord({"decode-ms": decode_ms, "encode-ms": _ms_since(started)})
+        times = ConfigRecord({"decode-ms": decode_ms, "encode-ms": ms_since(started)})
         reply.content = with_record(content, TIMES, times)
         context.state[STATE] = ConfigRecord({"digest": (session.digest or b"").hex()})
     return reply
@@ -105,7 +124,3 @@ def _model_record(content: RecordDict, record: str, received: Tensors) -> str | 
 def _fits(record: ArrayRecord, received: Tensors) -> bool:
     shapes = {name: x.shape for name, x in received.items()}
     return len(record) > 0 and all(shapes.get(name) == tuple(array.shape) for name, array in record.items())
-
-
-def _ms_since(started: float) -> float:
-    return 1000 * (time.perf_counter() - started)

@@ -13,7 +13,7 @@ from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.shareable import Shareable
 
 from perbit.engines.nvflare.models import added, are_torch, for_users, plain_bytes
-from perbit.engines.nvflare.settings import as_json, protocol_from
+from perbit.engines.nvflare.settings import as_json, folder_of, key_from, protocol_from
 from perbit.engines.nvflare.sides import ClientSide, ServerSide
 from perbit.errors import BudgetError, EncodeError
 from perbit.plan import PlanLike
@@ -25,6 +25,7 @@ from perbit.session.server import Absent
 FRAME, IS_TORCH = "perbit", "perbit_torch"  # what a DXO's data holds instead of a model
 TRAFFIC = "perbit_traffic"  # where the meta of a result tells what was sent so far
 RESYNC = "perbit.resync"  # the topic of the message with which a client asks for everything
+_LIMITS = ("population", "max_clients", "absent", "memory", "max_norm", "max_resyncs")
 _SERVER, _CLIENT = "perbit.server", "perbit.client"  # the sides, in the context of the run
 
 
@@ -64,6 +65,12 @@ class ServerOutput(_Filter):
         absent: "predicted": a plain mean of the results counts absent clients as their memories predict (DIANA and its heirs);
             "ignored": every result is the client's own model.
         seed: fixes every random choice; None draws one.
+        folder: for what the server must not lose, in a folder for each job: a server that was killed and runs the job again goes on from
+            there. "run": in the folder of the run.
+        memory: how much the session may hold ("2 GB").
+        max_norm: leave out results whose norm is more than so many times the median of the latest ones.
+        max_resyncs: how many full models a client may bring about of one version of the model.
+        key_env: the environment variable with a secret that the clients have too, in hex; a job's configuration is no place for it.
     """
 
     kinds = (DataKind.WEIGHTS,)
@@ -81,20 +88,30 @@ class ServerOutput(_Filter):
         max_clients: int | None = None,
         absent: Absent = "predicted",
         seed: int | None = None,
+        folder: str | None = None,
+        memory: str | int | None = None,
+        max_norm: float | None = None,
+        max_resyncs: int = 3,
+        key_env: str | None = None,
     ) -> None:
         super().__init__()
         # NVFlare reads the arguments of a filter off the attributes of the same names, and writes them as JSON
         self.protocol, self.up, self.down, self.rules = (as_json(x) for x in (protocol, up, down, rules))
         self.small, self.options, self.first = as_json(small), as_json(options), first
         self.population, self.max_clients, self.absent, self.seed = population, max_clients, absent, seed
+        self.folder, self.memory, self.max_norm, self.max_resyncs = folder, memory, max_norm, max_resyncs
+        self.key_env = key_env
         self._session()  # what cannot be read is refused here, where the job is written
         self.traffic = Traffic()
 
-    def _session(self) -> ServerSession:
+    def _session(self, fl_ctx: Any = None) -> ServerSession:
+        """Without a context nothing is opened yet."""
         options = {**(self.options or {}), **({} if self.first is None else {"first": self.first})}
         protocol = protocol_from(self.protocol, self.up, self.down, self.rules, self.small, options)
-        population, max_clients, absent = self.population, self.max_clients, self.absent
-        return ServerSession(protocol, self.seed, population=population, max_clients=max_clients, absent=absent)
+        limits: dict[str, Any] = {name: getattr(self, name) for name in _LIMITS}
+        if fl_ctx is not None:
+            limits |= {"folder": folder_of(self.folder, fl_ctx), "key": key_from(self.key_env)}
+        return ServerSession(protocol, self.seed, **limits)
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
         """Start the session with the run, and say at its end what it took."""
@@ -104,6 +121,7 @@ class ServerOutput(_Filter):
             _server(fl_ctx).give_up(str(fl_ctx.get_prop(FLContextKey.DISCONNECTED_CLIENT_NAME)))
         elif event_type == EventType.END_RUN:
             self.log_info(fl_ctx, f"perbit traffic: {_server(fl_ctx).summary()}")
+            _server(fl_ctx).session.close(is_over=True)
 
     def _start(self, fl_ctx: Any) -> None:
         server: ServerSide | None = fl_ctx.get_prop(_SERVER)
@@ -111,7 +129,7 @@ class ServerOutput(_Filter):
             self.log_warning(fl_ctx, "this job has several ServerOutput filters; the first one chooses for all tasks")
             self.traffic = server.traffic
             return
-        fl_ctx.set_prop(_SERVER, ServerSide(self._session(), self.traffic), private=True, sticky=True)
+        fl_ctx.set_prop(_SERVER, ServerSide(self._session(fl_ctx), self.traffic), private=True, sticky=True)
         fl_ctx.get_engine().register_aux_message_handler(RESYNC, self._resync)
 
     def _process(self, dxo: Any, fl_ctx: Any) -> Any:
@@ -134,20 +152,21 @@ class ClientInput(_Filter):
 
     Args:
         resync_timeout: seconds to wait for a full frame, where this client cannot use the one it got.
+        key_env: the environment variable with the server's secret, if it has one, in hex.
     """
 
     kinds = (DataKind.WEIGHTS,)
 
-    def __init__(self, resync_timeout: float = 300.0) -> None:
+    def __init__(self, resync_timeout: float = 300.0, key_env: str | None = None) -> None:
         super().__init__()
-        self.resync_timeout = resync_timeout
+        self.resync_timeout, self.key_env = resync_timeout, key_env
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
         """Find the state of an earlier process, if there was one; remove it when the run is over."""
         client: ClientSide | None = fl_ctx.get_prop(_CLIENT)
         if event_type == EventType.START_RUN and client is None:
             folder = Path(fl_ctx.get_workspace().get_run_dir(fl_ctx.get_job_id()))
-            fl_ctx.set_prop(_CLIENT, ClientSide(folder / "perbit"), private=True, sticky=True)
+            fl_ctx.set_prop(_CLIENT, ClientSide(folder / "perbit", key_from(self.key_env)), private=True, sticky=True)
         elif event_type == EventType.END_RUN and client is not None:
             client.end()
             fl_ctx.set_prop(_CLIENT, None, private=True, sticky=True)

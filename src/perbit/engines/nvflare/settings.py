@@ -6,7 +6,9 @@ So whatever `ServerOutput` is given must be JSON: specs and dicts are, and objec
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from perbit.channels.packing import from_text, to_text
@@ -45,6 +47,26 @@ def protocol_from(
             raise SpecError("a protocol has its codecs already; rules and small go with the name of a preset")
         ways = {way: _with_exceptions(chosen, way, given, rules, small) for way, given in ways.items()}
     return protocol_of(chosen, **ways, **{name: _read(value) for name, value in (options or {}).items()})
+
+
+def folder_of(folder: str | None, fl_ctx: Any) -> Path | None:
+    """Where the server of this job keeps its session: "run" is the folder of the run."""
+    if folder is None:
+        return None
+    job = str(fl_ctx.get_job_id())
+    return Path(fl_ctx.get_workspace().get_run_dir(job)) / "perbit-server" if folder == "run" else Path(folder) / job
+
+
+def key_from(variable: str | None) -> bytes | None:
+    """The secret in an environment variable, as hex."""
+    if variable is None:
+        return None
+    try:
+        return bytes.fromhex(os.environ[variable])
+    except KeyError:
+        raise SpecError(f"the environment variable {variable} with the key is not set") from None
+    except ValueError:
+        raise SpecError(f"the environment variable {variable} does not hold a key in hex") from None
 
 
 def _read(given: Any) -> Any:

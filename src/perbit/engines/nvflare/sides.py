@@ -11,9 +11,8 @@ from typing import Any
 
 from perbit.engines.nvflare.models import plain_bytes, subtracted
 from perbit.errors import BudgetError, DecodeError, EncodeError
-from perbit.session import ClientSession, Model, ServerSession, StaleAnswer, Traffic
+from perbit.session import ClientSession, Model, ServerSession, StaleAnswer, TooLarge, Traffic
 from perbit.session.clientfiles import ClientFiles
-from perbit.session.envelope import Kind, opened
 from perbit.session.model import Tensors
 
 LOG = logging.getLogger("perbit.nvflare")
@@ -47,6 +46,10 @@ class ServerSide:
         """The client's result, or None if it only acknowledged, or if its answer is of no use."""
         with self._lock:
             self.traffic.up_bytes += len(answer) if isinstance(answer, bytes) else 0
+            if (
+                client not in self._sent
+            ):  # asked by a process before this one: a difference from what, is not known here
+                self.session.forget_pending(client)
             try:
                 tensors = self.session.receive(client, answer)
             except StaleAnswer as error:
@@ -56,7 +59,8 @@ class ServerSide:
             except DecodeError as error:
                 self.traffic.n_dropped += 1
                 self._give_up(client)
-                LOG.warning("the result of client %s is dropped, it gets a full frame next: %s", client, error)
+                self.traffic.n_too_large += isinstance(error, TooLarge)
+                LOG.warning("the result of client %s is dropped: %s", client, error)
                 return None
             sent = self._sent.pop(client)
             if tensors is None:
@@ -71,9 +75,8 @@ class ServerSide:
 
     def resync(self, client: str, question: bytes) -> bytes:
         """A full frame for a client that cannot use the one it got, whichever that was, while its task goes on."""
-        if opened(question).kind != Kind.RESYNC:
-            raise DecodeError(f"client {client} asks for no resync")
         with self._lock:
+            self.session.check_question(client, question)
             frame = self.session.resync(client)
             self._sent[client] = self._latest[-1]  # which may be newer than the model of the task
             self.traffic.n_resyncs += 1
@@ -108,8 +111,8 @@ class ServerSide:
 class ClientSide:
     """The client's session, its files and its task."""
 
-    def __init__(self, folder: Path) -> None:
-        self.session = ClientSession(folder)
+    def __init__(self, folder: Path, key: bytes | None = None) -> None:
+        self.session = ClientSession(folder, key=key)
         self.received: Tensors | None = None  # the model of the task under way, if it came as a frame
         self._folder = folder
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perbit.kernels.api import F32, U32, U64, Buffer, Symbols
+from perbit.kernels.reference.rans_table import rans_read_table, rans_table
 
 __all__ = [
     "histogram",
@@ -19,6 +20,8 @@ __all__ = [
     "rans_decode_table",
     "rans_encode",
     "rans_encode_into",
+    "rans_read_table",
+    "rans_table",
 ]
 
 MAX_ALPHABET = 4096

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from perbit.kernels.api import U32, Buffer
+import numpy as np
+
+from perbit.kernels.api import F32, U32, Buffer
 from perbit.kernels.reference.bitcoder import STATE_BITS, BitDecoder, BitEncoder, State, learnt_bit
 from perbit.kernels.reference.checks import MAX_LENGTH, require
 
@@ -107,3 +109,10 @@ def levels_decode(data: Buffer, columns: int, mean: int, out: U32) -> None:
         out[i] = level = model.code(coder, 0)
         require(level <= LARGEST_LEVEL, "a level is too large")
     coder.finish()
+
+
+def levels_decode_table(data: Buffer, columns: int, mean: int, table: F32, out: F32) -> None:
+    levels = np.empty(len(out), np.uint32)
+    levels_decode(data, columns, mean, levels)
+    require(len(out) == 0 or int(levels.max()) < len(table), f"a level outside the alphabet of {len(table)}")
+    out[:] = table[levels]

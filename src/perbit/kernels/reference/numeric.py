@@ -6,7 +6,7 @@ from perbit.kernels.reference.eliasfano import eliasfano_decode, eliasfano_encod
 from perbit.kernels.reference.gaps import gaps_decode, gaps_encode
 from perbit.kernels.reference.hadamard import hadamard
 from perbit.kernels.reference.half import from_half, to_half
-from perbit.kernels.reference.levels import levels_decode, levels_encode
+from perbit.kernels.reference.levels import levels_decode, levels_decode_table, levels_encode
 from perbit.kernels.reference.packing import golomb_decode, golomb_encode, pack, unpack
 from perbit.kernels.reference.patterns import match_patterns
 from perbit.kernels.reference.products import add_pairs, multiply_pairs
@@ -25,6 +25,7 @@ from perbit.kernels.reference.quantizers import (
 from perbit.kernels.reference.reductions import bucket_norms, moments, scan
 from perbit.kernels.reference.selection import axpy, scatter_add, select_above, top_k
 from perbit.kernels.reference.trellis import trellis_encode, trellis_signs
+from perbit.kernels.reference.trellis_fit import scalar_cost, trellis_fit
 
 __all__ = [
     "add_pairs",
@@ -47,6 +48,7 @@ __all__ = [
     "golomb_encode",
     "hadamard",
     "levels_decode",
+    "levels_decode_table",
     "levels_encode",
     "lowfloat",
     "match_patterns",
@@ -58,12 +60,14 @@ __all__ = [
     "quantize_levels_random",
     "quantize_uniform",
     "quantize_uniform_random",
+    "scalar_cost",
     "scan",
     "scatter_add",
     "select_above",
     "to_half",
     "top_k",
     "trellis_encode",
+    "trellis_fit",
     "trellis_signs",
     "unpack",
 ]

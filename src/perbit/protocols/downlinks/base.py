@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perbit.channels import Channel, Layout, State
+from perbit.channels.agreed import read_raw
 from perbit.channels.tree import freeze
 from perbit.coding.bits import Piece
 from perbit.errors import DecodeError, SpecError
@@ -82,8 +83,16 @@ class Downlink(ABC):
     def release(self, side: Any, place: Any) -> None:  # noqa: B027
         """A client is no longer at this place."""
 
-    def keep_in(self, side: Any, folder: str) -> None:  # noqa: B027  most need no more room
+    def keep_in(self, side: Any, folder: str, is_durable: bool = False) -> None:  # noqa: B027  most need no more room
         """The server's side keeps what it has no room for in a file of this folder."""
+
+    def shelf_of(self, side: Any) -> Any:
+        """The file that `keep_in` made, if there is one."""
+        return None
+
+    def give_way(self, side: Any) -> bool:
+        """Let the server's side hold less; whether it could."""
+        return False
 
     def copied(self, side: Any) -> Any:
         """The server's side as a value: what happens to one is not seen in the other."""
@@ -117,7 +126,7 @@ def raw_frame(x: F32) -> bytes:
 
 
 def raw_value(frame: Piece, n: int) -> F32:
-    return np.asarray(wire.loads(frame, expect={LONE: (n,)})[LONE], np.float32)
+    return read_raw(frame, {LONE: (n,)})[LONE]
 
 
 def started(channel: Channel, layout: Layout, model: F32) -> tuple[State, State]:

@@ -120,8 +120,14 @@ class Followed(Downlink):
     def release(self, side: Any, place: Any) -> None:
         side.references.leave(place)
 
-    def keep_in(self, side: Any, folder: str) -> None:
-        side.references.keep_in(folder)
+    def keep_in(self, side: Any, folder: str, is_durable: bool = False) -> None:
+        side.references.keep_in(folder, is_durable)
+
+    def shelf_of(self, side: Any) -> Any:
+        return side.references.shelf
+
+    def give_way(self, side: Any) -> bool:
+        return bool(side.references.give_way())
 
     def copied(self, side: Any) -> Any:
         return replace(side, references=side.references.copied())

@@ -9,6 +9,7 @@ from perbit.channels import Layout, State
 from perbit.channels.store import OnDisk
 from perbit.kernels.api import F32
 
+_FEWEST = 4  # references that are held even where room is scarce
 _SHELVED = 10_000  # anchors that are kept on disk at the most, each the size of a model
 
 
@@ -47,9 +48,9 @@ class References:
     shelf: OnDisk | None = None
     shelved: dict[int, Reference] = field(default_factory=dict)  # the anchors there; their states are only on disk
 
-    def keep_in(self, folder: str) -> None:
+    def keep_in(self, folder: str, is_durable: bool) -> None:
         """Anchors that leave the table go to a file of this folder."""
-        self.shelf = OnDisk(Path(folder), self.table[self.made].state, cached=0)
+        self.shelf = OnDisk(Path(folder), self.table[self.made].state, cached=0, is_durable=is_durable)
 
     def __contains__(self, name: int) -> bool:
         """Whether clients can go on from here: what was coded already needs no reference any more."""
@@ -112,6 +113,17 @@ class References:
                 self._put_on_shelf(self.shelf, name)
             else:
                 self._drop(name)
+
+    def give_way(self) -> bool:
+        """Hold less: a reference, or a frame that can be made again; whether there was any."""
+        if len(self.table) > _FEWEST:
+            self.shrink(len(self.table) - 1)
+            return True
+        spare = next((base for base, (frame, _, _) in self.coded.items() if frame), None)
+        if spare is not None:
+            to = self.coded.pop(spare)[1]
+            self._drop_unused(to)
+        return spare is not None
 
     def _put_on_shelf(self, shelf: OnDisk, name: int) -> None:
         shelf.put({name: self.table[name].state})

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from perbit.channels import Channel, Layout, Shifted, State
+from perbit.channels.agreed import read_planned
 from perbit.coding.bits import Piece
 from perbit.errors import SpecError
-from perbit.frame import wire
 from perbit.kernels.api import F32
 from perbit.plan import PlanLike, as_plan, dumps
 from perbit.protocols.downlinks.base import (
@@ -93,7 +93,7 @@ class Versions(Downlink):
 
     def _anchored(self, layout: Layout, frame: Piece) -> State:
         """What both ends hold after a full model."""
-        tensors = wire.loads(frame, expect=dict(named_shapes(layout)))
+        tensors = read_planned(frame, dict(named_shapes(layout)), self.first)
         flat = layout.flatten(tensors[LONE] if layout.is_array else tensors)
         return started(self.channel, layout, flat)[1]
 
@@ -124,8 +124,14 @@ class Versions(Downlink):
     def release(self, side: Any, place: Any) -> None:
         side.leave(place)
 
-    def keep_in(self, side: Any, folder: str) -> None:
-        side.keep_in(folder)
+    def keep_in(self, side: Any, folder: str, is_durable: bool = False) -> None:
+        side.keep_in(folder, is_durable)
+
+    def shelf_of(self, side: Any) -> Any:
+        return side.shelf
+
+    def give_way(self, side: Any) -> bool:
+        return bool(side.give_way())
 
     def copied(self, side: Any) -> Any:
         return side.copied()

@@ -34,9 +34,10 @@ Say = Callable[[int, Sequence[Tried]], None]
 
 
 def candidates() -> list[Method]:
-    """Specs from gentle to harsh: quantizers without memory; sparsifiers, tensor by tensor or over the whole model, with error feedback."""
+    """Specs from gentle to harsh: quantizers without memory; with error feedback `rd`, and sparsifiers, tensor by tensor or over the whole model."""
     plain = ["fp16", "uniform(8) | rans", "uniform(4) | rans", "qsgd(15) | rans", "qsgd(3) | rans", "qsgd(1) | rans"]
     made = [Method(up, "fedavg", up) for up in plain]
+    made += [Method(up, "co3", up, options=_FEEDBACK) for up in (f"rd(bits={bits})" for bits in (1, 0.3, 0.1, 0.03))]
     for ratio in (0.1, 0.03, 0.01, 0.003, 0.001):
         for values, whole in (("qsgd(7)", False), ("mwl2(bits=2, m=2)", False), ("mwl2(bits=2, m=2)", True)):
             up = f"topk({ratio}) | {values} | rans"

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from perbit.sim import verdicts
 from perbit.sim.compare.config import Comparison
 from perbit.sim.federated import ledger
 from perbit.sim.federated.runs import Outcome
 from perbit.sim.federated.settings import Method
 
 POINTS_LOST = 0.01  # a recommended method stays this close to float32
+LEVEL = 0.05  # how often chance may be taken for a difference
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Row:
     encode_ms: float  # measured, one client's message
     decode_ms: float  # measured, the same message at the server
     diverged: bool
+    finals: tuple[float, ...] = ()  # accuracies, seed by seed
 
     @property
     def accuracy_text(self) -> str:
@@ -62,6 +65,7 @@ def rows(comparison: Comparison, outcomes: Sequence[Outcome], folders: Sequence[
                 encode,
                 decode,
                 any(outcome["diverged"] for outcome in of),
+                tuple(final),
             )
         )
     return made
@@ -108,7 +112,21 @@ def advice(made: Sequence[Row]) -> str:
     if best.accuracy < reference.accuracy - POINTS_LOST:
         closest = f"the closest is {_named(best)} with {best.accuracy:.1%} and {fewer}"
         return f"No method stays within a point of float32's {reference.accuracy:.1%}; {closest}."
-    return f"Use {_named(best)}: {best.accuracy:.1%} against float32's {reference.accuracy:.1%}, with {fewer}."
+    said = f"Use {_named(best)}: {best.accuracy:.1%} against float32's {reference.accuracy:.1%}, with {fewer}."
+    return f"{said} {told_apart(best, reference)}"
+
+
+def told_apart(row: Row, other: Row) -> str:
+    """One sentence: whether the seeds tell two methods apart (one-sided paired t-test, level .05)."""
+    n = len(row.finals)
+    if n < 2:
+        return "One seed: a difference of a point or two may be chance."
+    away = verdicts.differences(row.finals, other.finals)
+    for sign, word in ((1, "above"), (-1, "below")):
+        p = verdicts.chance_of_more([sign * d for d in away])
+        if p < LEVEL:
+            return f"Paired over {n} seeds it is {word} {other.method.name} (p = {p:.3f})."
+    return f"{n} seeds do not tell the two apart."
 
 
 def _reference(made: Sequence[Row]) -> Row | None:

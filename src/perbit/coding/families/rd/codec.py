@@ -5,20 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
 from perbit.coding.bits import Reader, Writer
 from perbit.coding.codec import FloatCodec, Rest
+from perbit.coding.cost import Cost
 from perbit.coding.families.rd import factors, search, tensor
 from perbit.coding.families.rd.search import STEPS
 from perbit.coding.families.rd.tensor import Tensor
 from perbit.coding.registry import register
-from perbit.coding.values import Floats, Shape
+from perbit.coding.values import Floats, Shape, size
 from perbit.errors import DecodeError
 from perbit.kernels.api import F32
 
 _STEP_AND_SEAL = 8
+
+
+def _address(array: F32) -> int:
+    """Which memory it is: no two arrays that are alive share it, but for empty ones, of which all are alike."""
+    address: int = array.__array_interface__["data"][0]
+    return address if array.size else 0
 
 
 @register
@@ -46,6 +54,9 @@ class RateDistortion(FloatCodec):
     examples = ("rd(0.5)", "rd(bits=1)", "rd(db=-10)", "rd(0.2, random=true)", "rd(0.05, rank=0)")
     gives = "coded"
     codes_small = True
+    _prepared: ClassVar[
+        dict[int, Tensor]
+    ] = {}  # what the search for a step found out, for one encoding of the same arrays
 
     def __post_init__(self) -> None:
         knobs = [name for name in ("step", "bits", "db") if getattr(self, name) is not None]
@@ -72,24 +83,36 @@ class RateDistortion(FloatCodec):
 
     def shared_by(self, tensors: Sequence[F32], other_bytes: int = 0) -> RateDistortion:
         """This codec with the one step at which all these tensors together, and bytes sent beside them, meet the knob."""
-        if self.bits is not None:
-            return self.within(tensors, self.bits * sum(x.size for x in tensors) / 8 - other_bytes)
-        if self.db is None:
-            return self
-        prepared = [Tensor(x, self.rank) for x in tensors]
-        return replace(self, step=search.step_for_error(prepared, self.db, random=self.random), db=None)
+        prepared = {_address(x): Tensor(x, self.rank) for x in tensors}
+        found = replace(self, step=self._step(list(prepared.values()), other_bytes), bits=None, db=None)
+        object.__setattr__(found, "_prepared", prepared)
+        return found
 
     def within(self, tensors: Sequence[F32], n_bytes: float) -> RateDistortion:
         """This codec with the step at which these tensors have at most so many bytes, nearly."""
         prepared = [Tensor(x, self.rank) for x in tensors]
         return replace(self, step=search.step_for_bytes(prepared, n_bytes, random=self.random), bits=None, db=None)
 
+    def _step(self, tensors: Sequence[Tensor], other_bytes: int) -> float:
+        if self.bits is not None:
+            goal = self.bits * sum(each.flat.size for each in tensors) / 8 - other_bytes
+            return search.step_for_bytes(tensors, goal, random=self.random)
+        if self.db is not None:
+            return search.step_for_error(tensors, self.db, random=self.random)
+        assert self.step is not None
+        return self.step
+
     def encode(self, values: Floats, rest: Rest, out: Writer, key: int) -> None:
+        prepared = self._prepared.pop(_address(values.array), None) or Tensor(values.array, self.rank)
         # Of a lone array the head is there already; the step itself and the seal follow.
-        step = np.float32(self.shared_by([values.array], sum(map(len, out.pieces)) + _STEP_AND_SEAL).step)
+        step = np.float32(self._step([prepared], sum(map(len, out.pieces)) + _STEP_AND_SEAL))
         if self.step is None:
             out.raw(step.tobytes())
-        Tensor(values.array, self.rank).write(float(step), out, key if self.random else None)
+        prepared.write(float(step), out, key if self.random else None)
+
+    def cost(self, shape: Shape) -> Cost:
+        """Of the values; taps, components and streams are paid for when they are met."""
+        return Cost(4 * size(shape) + (1 << 20), 6 * size(shape) + 40_000)
 
     def decode(self, src: Reader, shape: Shape, rest: Rest) -> F32:
         step = np.float32(self.step) if self.step is not None else np.frombuffer(src.take(4, "step"), "<f4")[0]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from perbit.coding.bits import Piece
 from perbit.coding.families.rd.trellis import SLOPE
 from perbit.errors import DecodeError
+from perbit.kernels import K
 from perbit.kernels.api import F32
 from perbit.randomness import random_signs
 
@@ -29,6 +30,8 @@ _FIRST_TRIED = 2  # of them, and every third after it
 _COARSEST, _COARSEST_TRIED = 40, 6  # as powers of √2
 _HEAD = 24  # bits of a component beside its vectors
 _SCALAR = 1.69  # a scalar quantizer with this step, in steps, has the error of the trellis
+_ROUNDING = 0.36  # what it adds before it cuts off: a dead zone around zero
+_REACH = 250 * _SCALAR  # steps: its levels go to 255
 _LEAST_ERROR = SLOPE / (2 * math.log(2))  # a value's, where another bit costs as much as it saves
 _GAIN = 0.2  # bits a value that the trellis saves against it
 _LOSS = 0.08  # bits a value that the trellis stays above the bound
@@ -77,11 +80,13 @@ def best_partners(left: F32, matrix: F32) -> F32:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """Components that are worth it: unit vectors as rows, singular values in steps, how coarse the vectors may be."""
+    """Components that are worth it: unit vectors as rows, singular values in steps, how coarse the vectors may be; of which matrix, in what unit."""
 
     left: F32
     sigma: F64
     coarse_index: int
+    matrix: F32
+    unit: float
 
     @property
     def rank(self) -> int:
@@ -94,7 +99,7 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class _Sample:
-    """Some values of a matrix, to judge what the residual of so many rows costs."""
+    """Some values of a matrix, to judge what the residual of so many rows costs; the products of left and right are the components there."""
 
     rows: int
     values: F32
@@ -102,12 +107,12 @@ class _Sample:
     right: F32
     residuals: dict[int, F32] = field(default_factory=dict)
 
-    def noisy(self, rank: int, unit: float, noise: float) -> F32:
-        """What the first components leave, in steps, with noise of this variance."""
+    def judged(self, rank: int, unit: float, noise: float) -> tuple[float, float]:
+        """Error and bits of what the first components leave, in steps, with noise of this variance: of all the rows, a column."""
         if rank not in self.residuals:
-            self.residuals[rank] = (self.values - self.left[:rank].T @ self.right[:rank]).reshape(-1)
-        residual = self.residuals[rank]
-        return residual * np.float32(unit) + normal(residual.size) * np.float32(noise**0.5)
+            self.residuals[rank] = (self.values - self.left[:, :rank] @ self.right[:rank]).reshape(-1)
+        error, bits = judged(self.residuals[rank], unit, noise, unit)
+        return self.rows * error, self.rows * bits
 
 
 def _spread(count: int, most: int) -> NDArray[np.int64]:
@@ -126,84 +131,103 @@ class Found:
 
     def __init__(self, matrix: F32, scale: float, most: int) -> None:
         self.rows, self.columns = matrix.shape
-        self.scale = scale
-        self.left, right, self.sigma = largest_components(matrix, min(most, *matrix.shape))
+        self.scale, self._matrix = scale, matrix
+        self._is_tall = self.rows > self.columns
+        self._vectors, self.sigma = largest_components(matrix.T if self._is_tall else matrix, min(most, *matrix.shape))
         rows, columns = _spread(self.rows, _SAMPLE_ROWS), _spread(self.columns, _SAMPLE_COLUMNS)
-        strong = np.setdiff1d(_strongest(np.square(matrix).sum(axis=1), _SAMPLE_ROWS), rows)
-        weak = self.rows - strong.size
-        sampled = self.left * self.sigma[:, None].astype(np.float32)
+        strong = np.setdiff1d(_strongest(np.einsum("ij,ij->i", matrix, matrix), _SAMPLE_ROWS), rows)
         # Rows with most of the energy are looked at by themselves: in an embedding all others may be zero.
+        groups = [(self.rows - strong.size, rows), (strong.size, strong)]
+        right = self._vectors[:, columns] if self._is_tall else self._vectors @ matrix[:, columns]
         self._samples = [
-            _Sample(count, matrix[np.ix_(at, columns)], sampled[:, at], right[:, columns])
-            for count, at in ((weak, rows), (strong.size, strong))
-            if count
+            _Sample(count, matrix[np.ix_(at, columns)], self._left_at(at), right) for count, at in groups if count
         ]
+
+    def _left_at(self, rows: NDArray[np.int64]) -> F32:
+        """What makes components of the sampled right vectors, in these rows."""
+        return self._matrix[rows] @ self._vectors.T if self._is_tall else self._vectors[:, rows].T
+
+    def left(self, rank: int) -> F32:
+        """The first left vectors, as rows."""
+        if not self._is_tall:
+            return self._vectors[:rank]
+        lengths: F32 = self.sigma[:rank, None].astype(np.float32)
+        left: F32 = self._vectors[:rank] @ self._matrix.T
+        return left / lengths
 
     def choice(self, step: float) -> Choice | None:
         """The components worth sending at this step: those with the least error plus rate, of some ranks and those beside the best of them."""
         unit = self.scale / step
         sigma = self.sigma * unit
+        bits = self._bits(sigma)
         costs = {(0, 0): self._cost(0, 0, unit)}
         ranks = [rank for rank in _RANKS if rank <= len(sigma)]
         for rank in ranks[_FIRST_TRIED::3] + ranks[-1:]:
-            costs |= self._costs(rank, sigma, unit)
+            costs |= self._costs(rank, bits, unit)
         best = min(costs, key=lambda option: costs[option])
         at = ranks.index(best[0]) if best[0] else -1
         for rank in ranks[max(at - 1, 0) : at + 2]:
-            costs |= self._costs(rank, sigma, unit)
+            costs |= self._costs(rank, bits, unit)
         rank, index = min(costs, key=lambda option: costs[option])
-        return Choice(self.left[:rank], sigma[:rank], index) if rank else None
+        return Choice(self.left(rank), sigma[:rank], index, self._matrix, unit) if rank else None
 
-    def _costs(self, rank: int, sigma: F64, unit: float) -> dict[tuple[int, int], float]:
+    def _costs(self, rank: int, bits: F64, unit: float) -> dict[tuple[int, int], float]:
         """Error plus rate with so many components: the coarser ones, as long as that helps."""
         costs: dict[tuple[int, int], float] = {}
         for index in range(0, _COARSEST_TRIED + 1, 2):
-            costs[rank, index] = self._cost(rank, index, unit) + SLOPE * self._bits(sigma[:rank], index)
+            costs[rank, index] = self._cost(rank, index, unit) + SLOPE * float(bits[index, rank - 1])
             if index and costs[rank, index] > costs[rank, index - 2]:
                 break
         return costs
 
+    def estimate(self, choice: Choice | None, step: float) -> tuple[float, float]:
+        """About how large the squared error becomes, in steps, and how many bits there are, with these components or none."""
+        rank, index = (choice.rank, choice.coarse_index) if choice else (0, 0)
+        error, bits = self._judged(rank, index, self.scale / step)
+        return error, bits + (float(self._bits(choice.sigma)[index, -1]) if choice else 0.0)
+
     def _cost(self, rank: int, index: int, unit: float) -> float:
         """Error plus rate of the residual, to which vectors so coarse have added noise."""
+        error, bits = self._judged(rank, index, unit)
+        return error + SLOPE * bits
+
+    def _judged(self, rank: int, index: int, unit: float) -> tuple[float, float]:
         noise = rank * (1 / self.rows + 1 / self.columns) * _LEAST_ERROR * 2.0**index
-        costs = (sample.rows * _scalar_cost(sample.noisy(rank, unit, noise)) for sample in self._samples)
-        return float(self.columns * sum(costs))
+        found = [sample.judged(rank, unit, noise) for sample in self._samples]
+        return self.columns * sum(error for error, _ in found), self.columns * sum(bits for _, bits in found)
 
-    def _bits(self, sigma: F64, index: int) -> float:
-        """What the vectors of components cost, if their values are normally distributed."""
-        excess = [sigma**2 / (n * _LEAST_ERROR * 2.0**index) for n in (self.rows, self.columns)]
-        vectors = [
-            n * (0.5 * np.log2(e[e > 1]) + _LOSS).sum() for n, e in zip((self.rows, self.columns), excess, strict=True)
-        ]
-        return float(sum(vectors)) + _HEAD * len(sigma)
-
-
-def _scalar_cost(values: F32) -> float:
-    """Error plus rate a value, by a scalar quantizer with a dead zone and an ideal code."""
-    scaled = np.abs(values) * np.float32(1 / _SCALAR)
-    levels = np.minimum(scaled + np.float32(0.36), 255.0).astype(np.uint8)
-    error = float(np.square(scaled - levels).mean()) * _SCALAR**2
-    counts = np.bincount(levels)
-    p = counts[counts > 0] / levels.size
-    bits = float(-(p @ np.log2(p)) + 1 - counts[0] / levels.size)
-    return error + SLOPE * (bits - _GAIN * min(1.0, bits))
+    def _bits(self, sigma: F64) -> F64:
+        """What the vectors of the first components cost, for each coarseness, if their values are normally distributed."""
+        size = np.array([self.rows, self.columns], np.float64)[:, None, None]
+        variance = sigma**2 / (size * _LEAST_ERROR * 2.0 ** np.arange(_COARSEST_TRIED + 1)[:, None])
+        each = np.where(variance > 1, size * (0.5 * np.log2(np.maximum(variance, 1)) + _LOSS), 0).sum(axis=0)
+        total: F64 = (each + _HEAD).cumsum(axis=1)
+        return total
 
 
-def largest_components(matrix: F32, most: int) -> tuple[F32, F32, F64]:
-    """Left and right singular vectors as rows, and singular values, nearly."""
-    if matrix.shape[0] > matrix.shape[1]:
-        right, left, sigma = largest_components(matrix.T, most)
-        return left, right, sigma
+def judged(values: F32, unit: float, noise: float, reach: float) -> tuple[float, float]:
+    """Error and bits a value, of values times a unit and with noise: those of a scalar quantizer with an ideal code, less what a trellis saves.
+
+    It has few levels. Where values reach further, in steps, it is coarser: halving a fine step costs all but zeros another bit, and no more.
+    """
+    coarser = max(1.0, reach / _REACH)
+    scale = 1 / (_SCALAR * coarser)
+    error, bits = K.scalar_cost(values, normal(values.size), unit * scale, noise**0.5 * scale, _ROUNDING)
+    if coarser > 1:
+        bits += math.log2(coarser) * int(np.count_nonzero(values))
+    error, bits = error / values.size * _SCALAR**2, bits / values.size
+    return error, bits - _GAIN * min(1.0, bits)
+
+
+def largest_components(matrix: F32, most: int) -> tuple[F32, F64]:
+    """Left singular vectors as rows, and singular values, nearly, of a matrix with no more rows than columns."""
     basis = None if len(matrix) <= EXACT else _subspace(matrix, min(most + _EXTRA, len(matrix)))
     small = matrix if basis is None else basis.T @ matrix
     values, vectors = np.linalg.eigh(small @ small.T)
-    order = np.argsort(-values)[:most]
-    sigma = np.sqrt(np.maximum(values[order], 0)).astype(np.float64)
-    told_from_nothing = sigma > 1e-3 * sigma[0]  # in single precision, squares below are noise
-    order, sigma = order[told_from_nothing], sigma[told_from_nothing]
-    turn: F32 = vectors[:, order].T
-    right = (turn @ small) / sigma[:, None].astype(np.float32)
-    return np.ascontiguousarray(turn if basis is None else turn @ basis.T), right, sigma
+    sigma = np.sqrt(np.maximum(values[::-1][:most], 0)).astype(np.float64)
+    told_from_nothing = int(np.count_nonzero(sigma > 1e-3 * sigma[0]))  # in single precision, squares below are noise
+    turn: F32 = vectors.T[::-1][:told_from_nothing]
+    return np.ascontiguousarray(turn if basis is None else turn @ basis.T), sigma[:told_from_nothing]
 
 
 @lru_cache(maxsize=64)

@@ -26,6 +26,7 @@ _NOTHING, _TRELLIS, _WIDE, _SHIFTED, _WIDE_SHIFTED, _GRID = range(6)
 _SHIFTS = 2 * SHIFTED + 1
 _SHIFTS_PAY = 256  # values from which the seven bytes come back
 _DOUBTFUL = 0.1  # bits a value below which nothing at all may be better
+_SMALL, _WEAK = 2.0, 0.12  # steps, and squares of them a value: nothing below was ever worth its bits
 BLOCK = 1 << 13  # values of vectors, whose size changes from component to component, that share a table
 FAR = LIMITS[np.uint16]  # values further out, in steps, have no symbol
 FAR_ON_GRID = ZERO[np.uint16] - 2.0
@@ -60,29 +61,31 @@ class TrellisPart:
             out.raw(self.machine.shifts.tobytes())
         streams.write(self.symbols[0] if len(self.symbols) == 1 else np.concatenate(self.symbols), columns, block, out)
 
-    def error(self, pieces: Sequence[F32]) -> float:
-        """The squared error of these pieces, once they are quantized."""
-        return sum(_energy(x - self.decoded(i)) for i, x in enumerate(pieces))
 
-
-def write(values: F32, columns: int, out: Writer) -> bool:
-    """Append values by the trellis, or nothing where that is as good; say whether there was something."""
-    pieces = _pieces(values)
-    if trellis.largest_magnitude(values):
-        part, coded = TrellisPart(values), Writer()
+def write(values: F32, columns: int, slope: float, out: Writer) -> bool:
+    """Append values by the trellis, or nothing where that is as good at this exchange rate; say whether there was something."""
+    if not (slope >= SLOPE and _is_hopeless(values)) and trellis.largest_magnitude(values):
+        part, pieces, coded = TrellisPart(values), _pieces(values), Writer()
         part.add(*pieces)
         part.write(columns, CHUNK, coded)
         bits = 8 * sum(map(len, coded.pieces))
-        if bits > max(_DOUBTFUL * values.size, _SHIFTS_PAY) or _is_worth_it(part, pieces, bits):
+        if bits > max(_DOUBTFUL * values.size, _SHIFTS_PAY) or _is_worth_it(part, pieces, slope * bits):
             out.pieces.extend(coded.pieces)
             return True
     out.raw(bytes([_NOTHING]))
     return False
 
 
-def _is_worth_it(part: TrellisPart, pieces: Sequence[F32], bits: int) -> bool:
+def _is_hopeless(values: F32) -> bool:
+    """Whether whatever is sent costs more than it saves."""
+    _, _, energy, largest, _ = K.moments(values)
+    return largest < _SMALL and energy <= _WEAK * values.size
+
+
+def _is_worth_it(part: TrellisPart, pieces: Sequence[F32], price: float) -> bool:
     nothing = sum(map(_energy, pieces))
-    return SLOPE * bits < nothing and part.error(pieces) + SLOPE * bits < nothing
+    error = sum(_energy(x - part.decoded(i)) for i, x in enumerate(pieces))
+    return error + price < nothing
 
 
 def _energy(values: F32) -> float:

@@ -7,11 +7,12 @@ The transform is orthogonal: errors stay what they are.
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from perbit.coding.cost import Cost
 from perbit.coding.values import Shape
 from perbit.kernels import K
 from perbit.kernels.api import F32
@@ -45,13 +46,19 @@ def by_tap(planes: F32, taps: Shape) -> F32:
     return np.ascontiguousarray(out.T).reshape(-1)
 
 
+def cost(taps: Shape, n: int) -> Cost:
+    """What it takes to make the transform and to turn n values by it."""
+    count = math.prod(taps)
+    return Cost(12 * n + 32 * count**2, (4 + count // 4) * n + 8 * len(taps) * (count**2 + 1000))
+
+
 def is_worth_it(planes: F32) -> bool:
     """Whether frequencies differ in energy: one code for each then saves half the logarithm of the gain."""
     energies = np.square(planes).mean(axis=1, dtype=np.float64) + 1e-30
     return float(energies.mean() / np.exp(np.log(energies).mean())) > _LEAST_GAIN
 
 
-@cache
+@lru_cache(maxsize=32)  # a sender chooses the taps: none of its choices may stay for ever
 def transform(taps: Shape) -> F32:
     """The cosine transform of kernels: a row for each frequency."""
     full: NDArray[np.floating] = np.ones((1, 1))

@@ -1,4 +1,4 @@
-"""Symbols of a quantizer as bytes: under an adaptive code, or rANS with its table, whichever is smaller.
+"""Symbols of a quantizer as bytes: rANS with its table, or an adaptive code where that is smaller by some percent.
 
     stream = byte mode: 0 every symbol is zero · 1 adaptive · 2 rANS · 3 sparse
     1: byte context of the mean, section of levels      2: varint largest level, a section of levels for each block
@@ -17,38 +17,44 @@ from numpy.typing import NDArray
 
 from perbit import parallel
 from perbit.coding.bits import Reader, Writer
+from perbit.coding.cost import Cost
 from perbit.coding.families import tables
 from perbit.coding.families.entropy import Rans
-from perbit.coding.values import symbol_dtype
 from perbit.errors import DecodeError
 from perbit.kernels import K
-from perbit.kernels.api import F32, U32, Symbols
+from perbit.kernels.api import F32, Symbols
 
 _ZEROS, _ADAPTIVE, _RANS, _SPARSE = range(4)
 _SPARSE_SHARE = 1 / 16  # of symbols that are not zero, below which their positions may be shorter
 _TINY = 512  # symbols for which no table pays
 _BOTH, _PART = (
     1 << 14,
-    1 << 12,
+    1 << 14,
 )  # up to so many symbols both coders run; beyond, a part tells whether the slower one is worth it
-_WORTH = 0.97
+_WORTH, _FASTER = 0.97, 0.985  # of the bytes: below, the slower coder is tried on all symbols; below, it is taken
 _MEANS = 27  # half octaves from 1/16 on
 _RANS_CODER = Rans()
 
 
 def write(symbols: Symbols, columns: int, block: int, out: Writer) -> None:
     """Append the stream of symbols that stand in rows of `columns` (0: in no rows); blocks have tables of their own."""
-    levels: Symbols = _level_of(256 if symbols.dtype == np.uint8 else 4096)[symbols]
-    largest = int(levels.max(initial=0))
-    if largest == 0:
+    levels = _levels(symbols)
+    if not levels.any():
         out.raw(bytes([_ZEROS]))
         return
-    streams = [_sparse(levels)] if np.count_nonzero(levels) < _SPARSE_SHARE * levels.size else []
+    streams = [_rans(levels, block)] if levels.size > _TINY else []
+    if np.count_nonzero(levels) < _SPARSE_SHARE * levels.size:
+        streams.append(_sparse(levels))
+    best = min(streams, key=_size, default=None)
     if _may_pay(levels, columns):
-        streams.append(_adaptive(levels, columns))
-    if levels.size > _TINY:
-        streams.append(_rans(levels, block))
-    out.pieces.extend(min(streams, key=lambda stream: sum(map(len, stream.pieces))).pieces)
+        adaptive = _adaptive(levels, columns)
+        best = adaptive if best is None or _size(adaptive) < _FASTER * _size(best) else best
+    assert best is not None  # few symbols may always pay
+    out.pieces.extend(best.pieces)
+
+
+def _size(stream: Writer) -> int:
+    return sum(map(len, stream.pieces))
 
 
 def _adaptive(levels: Symbols, columns: int) -> Writer:
@@ -89,12 +95,15 @@ def read(src: Reader, columns: int, block: int, table: F32, out: F32) -> None:
     if mode == _ZEROS:
         out.fill(table[len(table) // 2])
     elif mode == _ADAPTIVE:
-        out[:] = _by_level(table)[_read_levels(src, columns, out.size, len(table))]
+        _read_levels(src, columns, _by_level(table), out)
     elif mode == _SPARSE:
         count = src.varint("symbols that are not zero", out.size)
+        src.spend(Cost(12 * count, 80 * count))
         at = K.gaps_decode(src.section("positions"), count, out.size)
         out.fill(table[len(table) // 2])
-        out[at] = _by_level(table)[1:][_read_levels(src, 0, count, len(table) - 1)]
+        values = np.empty(count, np.float32)
+        _read_levels(src, 0, _by_level(table)[1:], values)
+        out[at] = values
     elif mode == _RANS:
         largest = src.varint("largest level", len(table) - 1)
         values = np.ascontiguousarray(_by_level(table)[: largest + 1])
@@ -105,15 +114,12 @@ def read(src: Reader, columns: int, block: int, table: F32, out: F32) -> None:
         raise DecodeError(f"rd: unknown mode {mode}")
 
 
-def _read_levels(src: Reader, columns: int, count: int, alphabet: int) -> U32:
+def _read_levels(src: Reader, columns: int, by_level: F32, out: F32) -> None:
     context = src.byte("context of the mean")
     if context > _MEANS:
         raise DecodeError(f"rd: {context} is no context of a mean")
-    levels = np.empty(count, np.uint32)
-    K.levels_decode(src.section("levels"), min(columns, count), _mean(context), levels)
-    if count and int(levels.max()) >= alphabet:
-        raise DecodeError(f"rd: a level outside the alphabet of {alphabet}")
-    return levels
+    src.spend(Cost(16 * out.size, 24 * out.size))
+    K.levels_decode_table(src.section("levels"), min(columns, out.size), _mean(context), by_level, out)
 
 
 _Array = TypeVar("_Array", Symbols, F32)
@@ -128,8 +134,7 @@ def _may_pay(levels: Symbols, columns: int) -> bool:
         return levels.size <= _BOTH
     start = (levels.size - _PART) // 2
     part = levels[start : start + _PART]
-    size = sum(map(len, _adaptive(part, columns).pieces))
-    return 8 * size < _WORTH * tables.entropy_bits(K.histogram(part, int(part.max()) + 1))
+    return 8 * _size(_adaptive(part, columns)) < _WORTH * tables.entropy_bits(K.histogram(part, int(part.max()) + 1))
 
 
 def _mean(context: int) -> int:
@@ -137,11 +142,11 @@ def _mean(context: int) -> int:
     return ((2 + (context & 1)) << (context // 2 + 3)) - 16
 
 
-@cache
-def _level_of(alphabet: int) -> Symbols:
-    """The level of every symbol."""
-    levels: Symbols = np.empty(alphabet, symbol_dtype(alphabet))
-    levels[_order(alphabet)] = np.arange(alphabet)
+def _levels(symbols: Symbols) -> Symbols:
+    """The level of every symbol: twice its distance from zero, less one below it."""
+    bits = 8 * symbols.itemsize
+    away = symbols.view(f"i{symbols.itemsize}") - np.array(-128 if bits == 8 else 2048, f"i{symbols.itemsize}")
+    levels: Symbols = ((away << 1) ^ (away >> bits - 1)).view(symbols.dtype)
     return levels
 
 

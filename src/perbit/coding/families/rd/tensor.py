@@ -17,10 +17,11 @@ import numpy as np
 
 from perbit.coding.bits import Piece, Reader, Writer, bytes_of
 from perbit.coding.codec import checked_finite
+from perbit.coding.cost import Cost
 from perbit.coding.families.lowrank import matrix_shape
 from perbit.coding.families.rd import factors, parts, planes
 from perbit.coding.families.rd.factors import Choice
-from perbit.coding.families.rd.trellis import largest_magnitude
+from perbit.coding.families.rd.trellis import SLOPE, largest_magnitude
 from perbit.coding.values import Shape, size
 from perbit.errors import DecodeError
 from perbit.kernels import K
@@ -30,6 +31,7 @@ from perbit.randomness import fold
 _OUTLIERS, _BY_FREQUENCY, _COMPONENTS, _ALL_ZERO = 1, 2, 4, 8  # of a head
 CLASSES = 3  # of planes with about the same energy
 _FEWEST_IN_CLASS = 2048
+_SAMPLE = 4096  # values for an estimate
 _LARGEST_SUMMED = 1e36  # sums of larger values might overflow
 _TINIEST = -120  # as a power of two: the inverse of a scale is a float32
 
@@ -40,6 +42,8 @@ class Tensor:
     def __init__(self, array: F32, most: int) -> None:
         self.flat, self.most, self.shape = array.reshape(-1), most, array.shape
         self._looked: dict[int, factors.Found] = {}
+        self.slope = SLOPE  # what a bit may cost, in squares of the step: a residual that is not worth it is left out
+        self._last: tuple[tuple[float, int | None, float], list[Piece]] | None = None
 
     @cached_property
     def energy(self) -> float:
@@ -86,15 +90,40 @@ class Tensor:
             self._looked[most] = factors.Found(layout.matrix(self._planes[0]), self._scale, most)
         return self._looked[most]
 
+    def estimate(self, step: float) -> tuple[float, float]:
+        """About how large the squared error becomes at this step, and how many bytes there are; a small part of the work of `write`."""
+        if not self.largest:
+            return 0.0, 1.0
+        choice, found = self._choice(step), self._found(min(self.most, factors.FEW))
+        if found:
+            error, bits = found.estimate(choice, step)
+        else:
+            error, bits = (
+                self.flat.size * each for each in factors.judged(self._sample, 1 / step, 0.0, self.largest / step)
+            )
+        return error * step**2, 1 + bits / 8
+
+    @cached_property
+    def _sample(self) -> F32:
+        return np.ascontiguousarray(self.flat[:: max(1, self.flat.size // _SAMPLE)])
+
     def write(self, step: float, out: Writer, key: int | None = None) -> None:
-        """Append the tensor at this step; with a key, rounded randomly."""
+        """Append the tensor at this step; with a key, rounded randomly. The last is kept: a search ends with what it has tried."""
+        settings = step, key, self.slope
+        if self._last is None or self._last[0] != settings:
+            written = Writer()
+            self._write(step, written, key)
+            self._last = settings, written.pieces
+        out.pieces.extend(self._last[1])
+
+    def _write(self, step: float, out: Writer, key: int | None) -> None:
         prepared = self._prepared(step, parts.FAR if key is None else parts.FAR_ON_GRID)
         body, columns = Writer(), prepared.layout.columns
         body.pieces.extend(prepared.before)
         nothing = not prepared.head & ~_BY_FREQUENCY
         for index, group in enumerate(_classes(prepared.residual, prepared.layout, body)):
             if key is None:
-                nothing = not parts.write(group, columns, body) and nothing
+                nothing = not parts.write(group, columns, self.slope, body) and nothing
             else:
                 parts.write_randomly(group, columns, fold(key, index), body)
                 nothing = False
@@ -160,6 +189,10 @@ class Layout:
     rows: int
     columns: int
 
+    @property
+    def n(self) -> int:
+        return self.planes * self.rows * self.columns
+
     @classmethod
     def of(cls, shape: Shape, by_frequency: bool) -> Layout:
         if by_frequency:
@@ -186,13 +219,13 @@ class Layout:
 
 def _write_components(choice: Choice, values: F32, layout: Layout, out: Writer) -> F32:
     """Append left vectors, and the right ones that suit them as they will be decoded; return what is left over."""
-    matrix, coarse = layout.matrix(values), np.float32(choice.coarseness)
+    coarse, in_coarse = np.float32(choice.coarseness), np.float32(choice.unit / choice.coarseness)
     lengths = factors.rounded_lengths(choice.sigma / choice.coarseness)
     left = choice.left * lengths[:, None]
-    part = parts.TrellisPart(np.concatenate([left.reshape(-1), (choice.left @ matrix / coarse).reshape(-1)]))
+    part = parts.TrellisPart(np.concatenate([left.reshape(-1), (choice.left @ choice.matrix * in_coarse).reshape(-1)]))
     part.add(left.reshape(-1))
     left = part.decoded(0).reshape(choice.rank, -1) / lengths[:, None]
-    part.add(layout.by_plane(factors.best_partners(left, matrix) / coarse))
+    part.add(layout.by_plane(factors.best_partners(left, choice.matrix) * in_coarse))
     out.varint(choice.rank)
     out.raw(bytes([choice.coarse_index]))
     out.raw(bytes_of(factors.short_floats(lengths)))
@@ -207,7 +240,7 @@ def _classes(values: F32, layout: Layout, out: Writer) -> list[F32]:
     if layout.planes == 1:
         return [values.reshape(-1)]
     count = max(1, min(CLASSES, layout.planes, values.size // _FEWEST_IN_CLASS))
-    order = np.argsort(-np.square(values).sum(axis=1), kind="stable")
+    order = np.argsort(-np.einsum("ij,ij->i", values, values), kind="stable")
     number = np.empty(layout.planes, np.uint8)
     for index, group in enumerate(np.array_split(order, count)):
         number[group] = index
@@ -224,6 +257,8 @@ def read(src: Reader, shape: Shape, step: float) -> F32:
         raise DecodeError(f"rd: unknown head {head}")
     outliers = _read_outliers(src, n) if head & _OUTLIERS else None
     layout = Layout.of(shape, bool(head & _BY_FREQUENCY))
+    if taps and head & _BY_FREQUENCY:
+        src.spend(planes.cost(taps, n))
     pairs = _read_components(src, layout, step) if head & _COMPONENTS else None
     out = _read_residual(src, layout, step)
     if pairs:
@@ -237,12 +272,14 @@ def read(src: Reader, shape: Shape, step: float) -> F32:
 
 def _read_outliers(src: Reader, n: int) -> tuple[U32, F32]:
     count = src.varint("number of outliers", n)
+    src.spend(Cost(20 * count, 80 * count))
     at = K.gaps_decode(src.section("positions"), count, n)
     return at, np.frombuffer(src.take(4 * count, "outliers"), "<f4")
 
 
 def _read_components(src: Reader, layout: Layout, step: float) -> tuple[F32, F32]:
     rank = src.varint("rank", min(factors.MOST, layout.rows, layout.planes * layout.columns))
+    src.spend(Cost(16 * rank * (layout.rows + layout.planes * layout.columns), rank * layout.n // 4))
     coarse = factors.coarseness(src.byte("coarseness"))
     lengths = factors.long_floats(src.take(2 * rank, "lengths"))
     if not np.all((lengths > 0) & np.isfinite(lengths)):

@@ -1,0 +1,1 @@
+"""Fuzzing of every way into a frame; tests/fuzz.py is the command."""

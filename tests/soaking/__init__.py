@@ -1,0 +1,1 @@
+"""A federation of real processes that are killed all the time; tests/soak.py is the command."""
