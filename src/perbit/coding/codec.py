@@ -17,7 +17,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -407,6 +407,7 @@ def replace(codec: Codec, **changes: object) -> Codec:
 # --- codecs as text -------------------------------------------------------------------------------------------------
 
 
+@cache
 def parameters(cls: type[Codec]) -> tuple[dataclasses.Field[Any], ...]:
     """The parameters of a codec class, in the order of the text."""
     return dataclasses.fields(cls)  # type: ignore[arg-type]
