@@ -125,11 +125,9 @@ class Worker:
 
     def take(self, frame: bytes) -> None:
         """Read one frame; afterwards it has cost what it may cost."""
-        chance = self.rng.random()
+        chance, back_ends = self.rng.random(), [self.rng.choice(NATIVE)]
         if chance < THOROUGH:
             back_ends = [*NATIVE, "numpy"] if chance < WITH_NUMPY else NATIVE
-        else:
-            back_ends = [self.rng.choice(NATIVE)]
 
         def read_it() -> str | None:
             return read_in_every_way(frame, back_ends) if len(back_ends) > 1 else read_once(frame, back_ends[0])

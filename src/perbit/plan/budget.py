@@ -103,7 +103,8 @@ def fit_budget(
 
 def _fit(trial: _Trial, spec: str, budget: int, per_tensor: bool, at_least: float) -> Budgeted:
     template = Template(spec)
-    near = _step_near(trial, template, budget)
+    found = _codec_near(trial, template, budget)
+    near = found.step if found else None
     axis = real_numbers("step", near / _AROUND, near * _AROUND) if near else template.axis(*trial.extent())
     share: Allocation = shared(template, trial.coded(), axis, trial.seed) if per_tensor else OneForAll(template, axis)
 
@@ -122,14 +123,14 @@ def _fit(trial: _Trial, spec: str, budget: int, per_tensor: bool, at_least: floa
     return Budgeted(text, chosen, value, trial.frame(chosen), budget, trial.n_encodes, trial.seed)
 
 
-def _step_near(trial: _Trial, template: Template, budget: int) -> float | None:
-    """For `rd`, which finds its step faster by itself: that step."""
+def _codec_near(trial: _Trial, template: Template, budget: int) -> RateDistortion | None:
+    """For `rd`, which finds its step faster by itself: with that step."""
     codec = template.fill(1.0) if template.parameter == "step" else None
     if not isinstance(codec, RateDistortion):
         return None
     beside = len(trial.frame(trial.plan(replace(codec, step=STEPS[1]), {})))  # nothing but what is sent beside
     floats = [arrays.to_floats(x, name).array for name, x in trial.coded().items()]
-    return codec.within(floats, budget - beside).step
+    return codec.within(floats, budget - beside)
 
 
 @dataclass(frozen=True)
@@ -173,10 +174,13 @@ class Budget(Chooser):
 
     def codecs(self, tensors: Mapping[str, NDArray[Any]], seed: int | None = 0) -> dict[str, Codec]:
         """Those of the largest message within the budget."""
-        trial = _Trial(tensors, self, seed)
+        trial, n_bytes = _Trial(tensors, self, seed), self.n_bits // 8 - CHANNEL_HEAD
+        near = _codec_near(trial, Template(self.template), n_bytes)
+        if near and len(trial.frame(plan := trial.plan(near, {}))) <= n_bytes:
+            return as_plan(plan).codecs(tensors)  # it still knows what it found out about the tensors
         # A threshold of zero, where there are zeros only, would keep them all.
         share_out = stages_of(self.default)[0].name == "topk" and any(np.any(x) for x in trial.coded().values())
-        found = _fit(trial, self.template, self.n_bits // 8 - CHANNEL_HEAD, share_out, at_least=0.0)
+        found = _fit(trial, self.template, n_bytes, share_out, at_least=0.0)
         return as_plan(found.plan).codecs(tensors)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -56,7 +56,7 @@ class RateDistortion(FloatCodec):
     codes_small = True
     _prepared: ClassVar[
         dict[int, Tensor]
-    ] = {}  # what the search for a step found out, for one encoding of the same arrays
+    ] = {}  # what the search for a step found out, as long as the arrays stay as they were
 
     def __post_init__(self) -> None:
         knobs = [name for name in ("step", "bits", "db") if getattr(self, name) is not None]
@@ -83,15 +83,25 @@ class RateDistortion(FloatCodec):
 
     def shared_by(self, tensors: Sequence[F32], other_bytes: int = 0) -> RateDistortion:
         """This codec with the one step at which all these tensors together, and bytes sent beside them, meet the knob."""
-        prepared = {_address(x): Tensor(x, self.rank) for x in tensors}
-        found = replace(self, step=self._step(list(prepared.values()), other_bytes), bits=None, db=None)
-        object.__setattr__(found, "_prepared", prepared)
-        return found
+        return self._found(tensors, lambda prepared: self._step(prepared, other_bytes))
 
     def within(self, tensors: Sequence[F32], n_bytes: float) -> RateDistortion:
         """This codec with the step at which these tensors have at most so many bytes, nearly."""
-        prepared = [Tensor(x, self.rank) for x in tensors]
-        return replace(self, step=search.step_for_bytes(prepared, n_bytes, random=self.random), bits=None, db=None)
+        return self._found(tensors, lambda prepared: search.step_for_bytes(prepared, n_bytes, random=self.random))
+
+    def _found(self, tensors: Sequence[F32], look: Callable[[list[Tensor]], float]) -> RateDistortion:
+        prepared = {_address(x): Tensor(x, self.rank) for x in tensors}
+        for each in prepared.values():
+            each.checksum  # noqa: B018  of what was looked at
+        found = replace(self, step=look(list(prepared.values())), bits=None, db=None)
+        object.__setattr__(found, "_prepared", prepared)
+        return found
+
+    def _known(self, array: F32) -> Tensor:
+        """What the search found out about this very array; nothing if it has changed since."""
+        new, known = Tensor(array, self.rank), self._prepared.get(_address(array))
+        same = known is not None and known.shape == new.shape and known.checksum == new.checksum
+        return known if known is not None and same else new
 
     def _step(self, tensors: Sequence[Tensor], other_bytes: int) -> float:
         if self.bits is not None:
@@ -103,7 +113,7 @@ class RateDistortion(FloatCodec):
         return self.step
 
     def encode(self, values: Floats, rest: Rest, out: Writer, key: int) -> None:
-        prepared = self._prepared.pop(_address(values.array), None) or Tensor(values.array, self.rank)
+        prepared = self._known(values.array)
         # Of a lone array the head is there already; the step itself and the seal follow.
         step = np.float32(self._step([prepared], sum(map(len, out.pieces)) + _STEP_AND_SEAL))
         if self.step is None:

@@ -51,6 +51,11 @@ class Tensor:
         return K.moments(self.flat)[2]
 
     @cached_property
+    def checksum(self) -> int:
+        """Of the values: whether an array is still the one that was looked at."""
+        return K.crc32c(bytes_of(self.flat))
+
+    @cached_property
     def largest(self) -> float:
         return largest_magnitude(self.flat)
 
@@ -117,6 +122,9 @@ class Tensor:
         out.pieces.extend(self._last[1])
 
     def _write(self, step: float, out: Writer, key: int | None) -> None:
+        if key is None and self.energy < self.slope * step**2:  # less than a single bit may cost
+            out.raw(bytes([_ALL_ZERO]))
+            return
         prepared = self._prepared(step, parts.FAR if key is None else parts.FAR_ON_GRID)
         body, columns = Writer(), prepared.layout.columns
         body.pieces.extend(prepared.before)
