@@ -3,7 +3,8 @@
 A server, clients and hostile clients are processes of their own that talk over local sockets. Messages are dropped, damaged, repeated,
 delayed and sent twice; server and clients are killed (SIGKILL) at random moments and started again from their files. In the end the network
 is calm: every client exchanges once more, both sides must hold the same, and the model must be nearer to what the clients' data say than
-the first one was (`distance_to_optimum` below 1).
+the first one was (`distance_to_optimum` below 1). Nothing may be lost: the server finds its session at every start, the model has been through all
+rounds that were counted, and no full model goes to a client that was in step.
 """
 
 from __future__ import annotations
@@ -87,23 +88,35 @@ def calmed(federation: Federation, folder: Path) -> bool:
     return all(federation.processes[who].exitcode == 0 for who in federation.clients)
 
 
-def distance_to_optimum(folder: Path, options: argparse.Namespace) -> float:
+def distance_to_optimum(model: dict[str, Any], options: argparse.Namespace) -> float:
     """Between the server's model and the mean of what the clients want, relative to that mean."""
     import numpy as np
 
     from soaking.client import target
-    from soaking.server import SHAPES, reopened
+    from soaking.server import SHAPES
 
-    model = reopened(options.protocol, folder).tensors
     targets = [target(f"c{i}") for i in range(options.clients)]
     best = {name: np.mean([wanted[name] for wanted in targets], axis=0) for name in SHAPES}
     away = sum(float(np.sum((model[name] - best[name]) ** 2)) for name in SHAPES)
     return (away / sum(float(np.sum(best[name] ** 2)) for name in SHAPES)) ** 0.5
 
 
+def lost(result: dict[str, Any]) -> list[str]:
+    """What must not be lost, and was."""
+    server, clients = result["server"], result["network_and_clients"]
+    found = {
+        f"{clients.get('unusable_states')} states of clients": clients.get("unusable_states", 0) > 0,
+        f"the session, {server.get('began_anew', 0) - 1} times": server.get("began_anew", 0) != 1,
+        f"rounds: {server.get('rounds', 0)} were counted": result["rounds_of_the_model"] < server.get("rounds", 0),
+        f"{server.get('needless', 0)} clients that were in step": server.get("needless", 0) > 0,
+    }
+    return [what for what, is_so in found.items() if is_so]
+
+
 def run(options: argparse.Namespace) -> int:
     from perbit.files import write_json
     from soaking.counters import total
+    from soaking.server import reopened
 
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     with tempfile.TemporaryDirectory() as name:
@@ -114,6 +127,7 @@ def run(options: argparse.Namespace) -> int:
             agreed = not died and calmed(federation, folder)
         finally:
             federation.end()
+        model = reopened(options.protocol, folder).tensors
         result: dict[str, Any] = {
             "minutes": round((time.monotonic() - start) / 60, 1),
             "protocol": options.protocol,
@@ -123,14 +137,15 @@ def run(options: argparse.Namespace) -> int:
             "server": total(folder, "server.counters"),
             "network_and_clients": total(folder, "c*.counters"),
             "hostile_messages": total(folder, "h*.counters").get("hostile", 0),
-            "distance_to_optimum": round(distance_to_optimum(folder, options), 4),
+            "rounds_of_the_model": int(model["rounds"]),
+            "distance_to_optimum": round(distance_to_optimum(model, options), 4),
             "died": died,
             "unexpected": (folder / "unexpected.log").read_text().splitlines()
             if (folder / "unexpected.log").exists()
             else [],
         }
-    unusable = result["network_and_clients"].get("unusable_states", 0)
-    result["passed"] = agreed and not result["unexpected"] and not unusable and result["distance_to_optimum"] < 1
+    result["lost"] = lost(result)
+    result["passed"] = agreed and not result["unexpected"] and not result["lost"] and result["distance_to_optimum"] < 1
     for key, value in result.items():
         print(f"{key}: {value}")
     if options.output:

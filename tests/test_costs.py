@@ -190,3 +190,16 @@ def test_forms_leave_out_parameters_but_not_codecs() -> None:
 def test_kernels_chunks_and_declared_costs_agree(spec: str) -> None:
     """The law for memory on one large tensor, which small ones of the laws do not reach."""
     testing.memory_is_declared(spec, 1 << 17)
+
+
+def test_ballast_buys_little() -> None:
+    """A message of strangers is paid for by its length, but megabytes that stand for nothing do not pay for gigabytes."""
+    small, large = (cost.Budget.of_frame(n_bytes).limits for n_bytes in (1 << 12, 1 << 25))
+    assert small.memory == (1 << 26) + 4096 * (1 << 12)
+    assert large.memory < 7 << 30
+    assert large.operations < 7 << 30
+    ballast = np.random.default_rng(0).integers(0, 256, 1 << 20, np.uint8)
+    bomb = np.zeros((1 << 15, 1 << 15), np.float32)
+    message = perbit.dumps({"ballast": ballast, "bomb": bomb}, "uniform(1) | rans")
+    with pytest.raises(perbit.LimitError):
+        perbit.loads(message)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
 
 from flower_network import Network, assert_in_step
 from perbit.engines.flower import CompressedGrid, perbit_mod
@@ -123,3 +124,61 @@ def test_of_two_records_the_one_with_the_models_name_is_coded(
     assert np.array_equal(content["variates"]["head"].numpy(), trained_from(1, SHAPES["head"]))
     assert grid.traffic.up_bytes < grid.traffic.plain_up_bytes * 0.75
     assert not warnings.records
+
+
+# --- one node that answers otherwise than the rest -------------------------------------------------------------------------
+
+
+def answering(node: int, odd: Callable[[Arrays], dict[str, Any]], folder: Path) -> ClientApp:
+    """All train, and this node answers with other records."""
+    app = ClientApp(mods=[perbit_mod(folder)])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        model = {name: array.numpy() for name, array in message.content["arrays"].items()}
+        trained = {name: trained_from(x, x.shape) for name, x in model.items()}
+        records = {"arrays": to_record(trained), "metrics": MetricRecord({"num-examples": 1})}
+        return Message(RecordDict(odd(trained) if context.node_id == node else records), reply_to=message)
+
+    return app
+
+
+ODD: dict[str, Callable[[Arrays], dict[str, Any]]] = {
+    "no arrays": lambda trained: {"metrics": MetricRecord({"num-examples": 1})},
+    "nothing": lambda trained: {},
+    "fewer tensors": lambda trained: {
+        "arrays": to_record({"head": trained["head"]}), "metrics": MetricRecord({"num-examples": 1})
+    },
+    "other metrics": lambda trained: {"arrays": to_record(trained), "metrics": MetricRecord({"num-examples": 1, "x": 2})},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_one_node_that_answers_otherwise_does_not_end_the_run(
+    odd: str, tmp_path: Path, warnings: pytest.LogCaptureFixture
+) -> None:
+    grid = CompressedGrid(Network(answering(3, ODD[odd], tmp_path), (1, 2, 3)), seed=0)
+    first = to_record({name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()})
+    strategy = FedAvg(fraction_evaluate=0.0)
+    result = strategy.start(grid=grid, initial_arrays=first, num_rounds=3, timeout=5)
+    assert np.abs(result.arrays["head"].numpy()).max() > 1  # two nodes trained for three rounds
+    assert grid.traffic.n_dropped == 3
+    assert "the answer of node 3 is dropped: its records are named otherwise" in warnings.text
+
+
+def test_strategies_that_expect_different_replies_get_them(tmp_path: Path) -> None:
+    grid = CompressedGrid(Network(answering(3, ODD["fewer tensors"], tmp_path), (1, 2, 3)), seed=0, alike=False)
+    model = to_record({name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()})
+    replies = grid.send_and_receive(
+        [Message(RecordDict({"arrays": model}), node, "train") for node in (1, 2, 3)], timeout=5
+    )
+    assert sorted(len(reply.content["arrays"]) for reply in replies) == [1, 3, 3]
+
+
+def test_messages_that_nobody_waits_for_any_more_are_let_go(tmp_path: Path) -> None:
+    """Applications may push and never pull."""
+    grid = grid_of(tmp_path, lambda trained: {"arrays": trained})
+    model = to_record({name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()})
+    for _ in range(5):
+        grid.push_messages([Message(RecordDict({"arrays": model}), 1, "train")])
+    assert len(grid._asked) == 1

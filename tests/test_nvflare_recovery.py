@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,11 +18,12 @@ pytest.importorskip("nvflare")
 
 from nvflare.apis.dxo import DataKind, from_shareable
 from nvflare.apis.event_type import EventType
-from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
+from nvflare.apis.shareable import Shareable
 
 from nvflare_federation import Engine, Federation, flipped, frame_of, model, step_by, task_of, with_frame
 from perbit.engines.nvflare import ServerOutput
-from perbit.engines.nvflare.filters import FRAME
+from perbit.engines.nvflare.filters import FRAME, RESYNC
 from perbit.engines.nvflare.settings import key_from
 from perbit.engines.nvflare.sides import ClientSide, ServerSide
 
@@ -138,6 +140,29 @@ def test_a_server_with_a_folder_goes_on_after_a_restart(tmp_path: Path, when: st
     assert federation.traffic.n_resyncs == 0
     federation.server.fire(EventType.END_RUN)
     assert not (tmp_path / "perbit-server").exists()
+
+
+def test_a_question_before_the_first_task_after_a_restart_is_answered(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, 1, folder="run")
+    federation.exchange("site-0", task_of(model(0.1)), step_by(1.0))
+    federation.side.session.close()
+    federation.start_server()
+    client = ClientSide(tmp_path / "elsewhere")
+    received = client.session.receive(federation.side.resync("site-0", ask_for_resync(b"", "lost all")))
+    answer = client.session.reply({**received, "w": received["w"] + 1})
+    changed = federation.side.receive("site-0", answer, is_diff=True)
+    assert changed is not None
+    assert changed["w"].max() > 0.5  # the largest differences
+
+
+@pytest.mark.parametrize("request_", [{}, {FRAME: b"no question"}, {FRAME: 7}], ids=str)
+def test_a_hostile_question_is_answered_with_an_error(tmp_path: Path, request_: dict[str, Any]) -> None:
+    federation = Federation(tmp_path, 1)
+    federation.exchange("site-0", task_of(model(0.1)), step_by(1.0))
+    replies = federation.clients["site-0"].engine.send_aux_request(
+        [], RESYNC, Shareable(request_), 1.0, federation.clients["site-0"].engine.context()
+    )
+    assert replies["server"].get_return_code() == ReturnCode.BAD_REQUEST_DATA
 
 
 def test_a_storm_of_resyncs_is_ended(tmp_path: Path) -> None:

@@ -294,3 +294,43 @@ def test_what_is_pending_counts_and_leaves() -> None:
         server.send(who, noisy(0))
     assert server.memory_used <= 1_000_000
     assert 0 < len(server._pending) < 300
+
+
+# --- what strangers may take of a server's memory ---------------------------------------------------------------------------
+
+
+def test_strangers_that_ask_are_counted_and_bounded() -> None:
+    server = ServerSession(small("federated"), 0, memory="1 MB")
+    server.publish(tensors())
+    before, question, refused = server.memory_used, ask_for_resync(b"", "?"), 0
+    for stranger in range(2000):
+        try:
+            server.receive(stranger, question)
+        except TooManyResyncs:
+            refused += 1
+        except ResyncNeeded:
+            pass
+    assert refused > 1500
+    assert before < server.memory_used < 1_000_000
+    assert not server._places._gone  # of strangers nothing is held that could be removed
+    server.publish(tensors(1))
+    with pytest.raises(ResyncNeeded):
+        server.receive("one more", question)
+
+
+def test_only_so_many_sets_of_tensors_are_answered_with() -> None:
+    model = {f"w{i}": np.full((40, 40), 1.0, np.float32) for i in range(20)}
+    server = ServerSession(protocol_of("federated"), 0)
+    clients = {name: ClientSession() for name in model}
+    for number, (name, client) in enumerate(clients.items()):
+        client.receive(server.send(name, model))
+        answer = client.reply({name: model[name] + 1})
+        if number < 16:
+            server.receive(name, answer)
+        else:
+            with pytest.raises(perbit.DecodeError, match="16 different sets of tensors"):
+                server.receive(name, answer)
+    server.forget("w0")
+    late = ClientSession()
+    late.receive(server.send("late", model))
+    assert server.receive("late", late.reply({"w19": model["w19"] + 1})) is not None  # room was made

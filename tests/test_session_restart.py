@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import random
@@ -15,8 +16,10 @@ import numpy as np
 import pytest
 
 import perbit
+from perbit.files import FileError
 from perbit.protocols import presets
-from perbit.session import ClientSession, ResyncNeeded, ServerSession, protocol_of
+from perbit.session import ClientSession, ResyncNeeded, ServerSession, StaleAnswer, TooManyResyncs, protocol_of
+from perbit.session.envelope import ask_for_resync, opened
 from session_exchange import EACH_PRESET, exchange, is_same, kind, noisy, session, small, trained
 
 HERE = Path(__file__).parent
@@ -73,6 +76,12 @@ def test_a_server_killed_at_any_moment_needs_no_full_model(preset: str, tmp_path
     assert fulls == [0] * 4
 
 
+def body_of(frame: bytes) -> bytes:
+    """Without number and digest, which a restarted server has others of."""
+    body = opened(frame).body
+    return bytes(body.take(body.remaining, "body"))
+
+
 def restarted(server: ServerSession, folder: Path, **more: Any) -> ServerSession:
     """What a new process finds: the files as they are, and no word from the old one."""
     server.close()
@@ -86,7 +95,7 @@ def replaced(server: ServerSession) -> Any:
 @EACH_PRESET
 @pytest.mark.parametrize("steps", [False, True], ids=["strategy", "protocol"])
 def test_a_restarted_server_goes_on_bit_for_bit(name: str, steps: bool, tmp_path: Path) -> None:
-    """In the middle of rounds, with messages under way: the same frames as from one that was never ended."""
+    """In the middle of rounds, with messages under way: the same as from one that was never ended, but for numbers and digests of frames."""
     one, two = session(small(name), folder=tmp_path / "one"), session(small(name), folder=tmp_path / "two")
     ends = [(one, [ClientSession() for _ in range(3)]), (two, [ClientSession() for _ in range(3)])]
     for round_ in range(5):
@@ -98,13 +107,12 @@ def test_a_restarted_server_goes_on_bit_for_bit(name: str, steps: bool, tmp_path
                 answer = clients[who].reply(trained(received, np.random.default_rng([round_, who])))
                 if (who, round_) not in ((1, 2), (0, 3)):
                     said.append(server.receive(who, answer))
-                said.append(b"" if kind(frame) == "FULL" else frame[:-4])
+                said.append(b"" if kind(frame) == "FULL" else body_of(frame))
             if (who + round_) % 2:
                 ends[1] = restarted(ends[1][0], tmp_path / "two"), ends[1][1]
             half = len(said) // 2
             for mine, theirs in zip(said[:half], said[half:], strict=True):
-                if isinstance(mine, dict):
-                    assert is_same(mine, theirs)  # type: ignore[arg-type]
+                assert is_same(mine, theirs) if isinstance(mine, dict) else mine == theirs
         if steps:
             for server, _ in ends:
                 server.step(lambda mean: -0.5 * mean, {"steps": np.array(round_)})
@@ -183,3 +191,124 @@ def test_answers_to_the_process_before_are_taken(tmp_path: Path) -> None:
     assert server.n_resyncs == 0
     with pytest.raises(ResyncNeeded):
         client.receive(b"")
+
+
+# --- the journal itself --------------------------------------------------------------------------------------------------
+
+
+def rounds(server: ServerSession, clients: list[ClientSession], numbers: range) -> None:
+    for round_ in numbers:
+        for who, client in enumerate(clients):
+            exchange(server, who, client, noisy(round_), lambda x: trained(x, np.random.default_rng(0)))
+
+
+def test_a_disk_that_was_full_for_a_moment_costs_that_call_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a record, and whatever came behind it could never be read again."""
+    server, clients = ServerSession(small("federated"), 0, folder=tmp_path), [ClientSession() for _ in range(3)]
+    rounds(server, clients, range(2))
+
+    def full_disk(file: Any, data: bytes) -> None:
+        file.write(data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("perbit.session.journal.write_all", full_disk)
+        with pytest.raises(FileError, match="No space left"):
+            server.publish(noisy(99))
+    rounds(server, clients, range(2, 6))
+    again = restarted(server, tmp_path)
+    for who, client in enumerate(clients):
+        assert again.digest(who) == client.digest
+        assert kind(again.send(who)) != "FULL"
+
+
+def test_a_journal_that_cannot_be_mended_takes_no_more_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ServerSession(small("federated"), 0, folder=tmp_path)
+    server.publish(noisy(0))
+    assert server._journal is not None
+    monkeypatch.setattr("perbit.session.journal.write_all", broken)
+    monkeypatch.setattr(server._journal, "_file", Unbending(server._journal._file))
+    for match in ("Input/output", "start the server again"):
+        with pytest.raises(FileError, match=match):
+            server.send("a")
+
+
+def broken(*_: Any) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+class Unbending:
+    """A file that cannot be cut."""
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+
+    def truncate(self, size: int) -> None:
+        broken()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+
+def test_answers_that_change_nothing_take_no_room_on_disk(tmp_path: Path) -> None:
+    server, client = ServerSession(small("federated"), 0, folder=tmp_path), ClientSession()
+    client.receive(server.send("a", noisy(0)))
+    answer = client.reply(trained(noisy(0), np.random.default_rng(0)))
+    server.receive("a", answer)
+    size = journal_bytes(tmp_path)
+    for _ in range(20):
+        with pytest.raises(StaleAnswer):
+            server.receive("a", answer)
+    assert journal_bytes(tmp_path) == size
+
+
+def test_questions_beyond_what_a_client_may_ask_take_no_room_on_disk(tmp_path: Path) -> None:
+    server = ServerSession(small("federated"), 0, folder=tmp_path, max_resyncs=2)
+    server.publish(noisy(0))
+    question = ask_for_resync(b"", "?")
+    for _ in range(2):
+        with pytest.raises(ResyncNeeded):
+            server.receive("stranger", question)
+    size = journal_bytes(tmp_path)
+    for _ in range(20):
+        with pytest.raises(TooManyResyncs):
+            server.receive("stranger", question)
+    assert journal_bytes(tmp_path) == size
+
+
+def journal_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("journal-*.log"))
+
+
+def test_a_call_that_cannot_be_made_again_does_not_stop_every_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, client = ServerSession(small("federated"), 0, folder=tmp_path), ClientSession()
+    exchange(server, "a", client, noisy(0), None)
+    server.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(ServerSession, "_send", lambda *_: {}["a bug of another version"])
+        again = ServerSession(small("federated"), 0, folder=tmp_path)
+    assert not again.has_model
+    assert kind(again.send("a", noisy(1))) == "FULL"
+
+
+def test_a_very_large_model_becomes_a_snapshot_instead_of_a_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perbit.session.journal._LONGEST", 1000)
+    server, clients = ServerSession(small("federated"), 0, folder=tmp_path), [ClientSession()]
+    rounds(server, clients, range(3))
+    again = restarted(server, tmp_path)
+    assert again.digest(0) == clients[0].digest
+    assert is_same(again.tensors, server.tensors)
+
+
+def test_a_closed_session_takes_no_calls(tmp_path: Path) -> None:
+    server = ServerSession(small("federated"), 0, folder=tmp_path)
+    server.publish(noisy(0))
+    server.close()
+    with pytest.raises(FileError, match="was closed"):
+        server.send("a")

@@ -30,6 +30,7 @@ MAX_GROWTH = (64 << 20) + 4 * MAX_VALUES  # bytes of memory beyond what was ther
 MAX_CORPUS = 4000
 REPORT_SECONDS = 5.0
 THOROUGH, WITH_NUMPY = 0.15, 0.03  # the shares of frames read in every way by the native back ends, and by numpy too
+OUT_OF_MEMORY = "this machine has not the memory"
 COUNTED = 8  # every eighth frame is looked at once more for the codecs that it names
 NATIVE = [name for name in kernels.available() if name != "numpy"]
 
@@ -141,6 +142,8 @@ class Worker:
             seconds = time.process_time() - begin
         if seconds > most:
             raise Finding(f"reading took {seconds:.1f} s of the processor")
+        if error and OUT_OF_MEMORY in error:  # that is no refusal: the cost was to be known before
+            raise Finding("reading took more memory than there was")
         growth = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - self.start
         if growth > MAX_GROWTH and not self.sanitized:
             raise Finding(f"memory grew by {growth} bytes")

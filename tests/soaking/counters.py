@@ -7,7 +7,8 @@ import struct
 from pathlib import Path
 
 NAMES = (
-    "started", "sent", "full", "received", "stale", "refused", "resyncs", "rounds", "exchanges", "dropped", "damaged", "replayed", "doubled",
+    "started", "began_anew", "sent", "full", "full_to_hostile", "needless", "received", "stale", "refused", "resyncs", "rounds",
+    "exchanges", "dropped", "damaged", "replayed", "doubled",
     "delayed", "hostile", "compared", "differed", "unusable_states", "unexpected",
 )  # fmt: skip
 

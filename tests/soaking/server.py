@@ -25,34 +25,44 @@ def first_model() -> dict[str, Any]:
 
 
 def reopened(protocol: str, folder: Path) -> ServerSession:
-    """The session as it was when its process was killed."""
-    session = ServerSession(presets.protocol_of(protocol), seed=1, folder=folder / "server")
-    try:
-        session.tensors  # noqa: B018  is there a model?
-    except perbit.EncodeError:
-        session.publish(first_model())
-    return session
+    """The session as it was when its process was killed; without a model only the first time."""
+    return ServerSession(presets.protocol_of(protocol), seed=1, folder=folder / "server")
 
 
 class Server:
     def __init__(self, protocol: str, folder: Path, quorum: int) -> None:
-        self.quorum = quorum
+        self.quorum, self.folder = quorum, folder
         self.counters = Counters(folder / "server.counters")
         self.counters.add("started")
         self.session = reopened(protocol, folder)
+        if not self.session.has_model:
+            self.counters.add("began_anew")
+            self.session.publish(first_model())
         self.models: dict[str, dict[str, Any]] = {}
 
     def answer(self, what: int, who: str, body: bytes) -> bytes:
         if what == GET:
-            return self._counted(self.session.send(who))
+            return self._counted(who, self.session.send(who))
         if what == DIGEST:
             return self.session.digest(who) or b""
-        return self._receive(who, body) if what == ANSWER else b""
+        if what != ANSWER:
+            return b""
+        self._known(who).unlink(missing_ok=True)
+        said = self._receive(who, body)
+        if self.session.digest(who) is not None:
+            self._known(who).touch()
+        return said
 
-    def _counted(self, frame: bytes) -> bytes:
+    def _counted(self, who: str, frame: bytes) -> bytes:
         self.counters.add("sent")
-        self.counters.add("full", opened(frame).kind == Kind.FULL)
+        if opened(frame).kind == Kind.FULL:
+            self.counters.add("full" if who.startswith("c") else "full_to_hostile")
+            self.counters.add("needless", self._known(who).exists())
         return frame
+
+    def _known(self, who: str) -> Path:
+        """A file that is there only while this client needs no full model: it was heard of, and not out of step."""
+        return self.folder / f"known-{who}"
 
     def _receive(self, who: str, body: bytes) -> bytes:
         try:
@@ -78,8 +88,8 @@ class Server:
         except TooManyResyncs:
             self.counters.add("refused")
             return b""
-        self.counters.add("resyncs")
-        return self._counted(frame)
+        self.counters.add("resyncs", who.startswith("c"))
+        return self._counted(who, frame)
 
     def _next_round(self) -> None:
         models, self.models = list(self.models.values()), {}

@@ -18,11 +18,10 @@ from perbit.channels.base import State
 from perbit.channels.layout import Layout
 from perbit.channels.tree import freeze, leaves, rebuilt
 from perbit.coding.bits import bytes_of
-from perbit.files import FileError
+from perbit.files import FileError, write_all
 
 ClientId = Hashable
 ROWS = "rows-"  # how the names of durable files begin
-_PIECE = 1 << 19  # bytes written at once; more of them at a time cost Linux up to five times as long, in search of room
 
 
 class Store(ABC):
@@ -34,6 +33,10 @@ class Store(ABC):
     @abstractmethod
     def __len__(self) -> int:
         """How many clients were put."""
+
+    @abstractmethod
+    def __contains__(self, client: object) -> bool:
+        """Whether there is a state of this client's own."""
 
     @abstractmethod
     def get(self, client: ClientId) -> Any: ...
@@ -58,6 +61,9 @@ class InMemory(Store):
 
     def __len__(self) -> int:
         return len(self.states)
+
+    def __contains__(self, client: object) -> bool:
+        return client in self.states
 
     def get(self, client: ClientId) -> Any:
         return self.states.get(client, self.first)
@@ -137,6 +143,9 @@ class OnDisk(Store):
 
     def __len__(self) -> int:
         return len(self._heads)
+
+    def __contains__(self, client: object) -> bool:
+        return client in self._heads
 
     @property
     def cached_states(self) -> Collection[State]:
@@ -230,10 +239,8 @@ def _fill(file: IO[bytes], target: memoryview) -> None:
 
 
 def _drain(file: IO[bytes], source: memoryview) -> None:
-    """Write all of the source, piece by piece; one call may take less."""
     try:
-        while len(source):
-            source = source[file.write(source[:_PIECE]) :]
+        write_all(file, source)
     except OSError as error:
         raise FileError(f"cannot keep the clients' memories: {error.strerror}") from error
 
@@ -268,8 +275,10 @@ class Changes:
             self._changed[client] = state
 
     def remove(self, client: ClientId) -> None:
+        """Strangers, of whom nothing is held, leave no trace."""
         self._changed.pop(client, None)
-        self._gone.add(client)
+        if client in self.store:
+            self._gone.add(client)
 
     def settle(self) -> Store:
         """Write the changes now, so that what they replaced is held no longer."""

@@ -8,6 +8,9 @@ Without limits of the caller's own a frame may take, in bytes of memory and in o
     memory      64 MiB + 4096 for each byte of the frame + 32 for each value that is expected
     operations  2^25   + 4096 for each byte of the frame + 64 for each value that is expected
 
+where bytes beyond the first 512 KiB of a frame count 128: what nobody expects may take 2 GiB and two seconds, and more only in proportion to
+its length.
+
 Expected are the values of `expect_shape`, `expect` or an `out`, of a channel's layout, or as many as `max_values` allows; otherwise none.
 A tensor that is expected counts as 4096 values at least: the smallest ones have tables too.
 """
@@ -21,7 +24,7 @@ from dataclasses import dataclass
 from perbit.errors import LimitError
 
 FREE = (1 << 26, 1 << 25)  # memory and operations that any frame may take ...
-PER_BYTE = 4096  # ... and more of both for each of its bytes ...
+PER_BYTE, FIRST_BYTES, PER_FURTHER_BYTE = 4096, 1 << 19, 128  # ... and more of both for each of its bytes ...
 PER_VALUE = (32, 64)  # ... and for each value that was expected
 FEWEST_EXPECTED = 4096  # values that an expected tensor counts for
 
@@ -54,9 +57,9 @@ class Budget:
         cls, n_bytes: int, expected: int = 0, max_memory: int | None = None, max_operations: int | None = None
     ) -> Budget:
         """The budget of a frame of so many bytes, of which so many values are expected; the caller's own limits come first."""
-        memory, operations = (
-            free + PER_BYTE * n_bytes + each * expected for free, each in zip(FREE, PER_VALUE, strict=True)
-        )
+        first = min(n_bytes, FIRST_BYTES)
+        paid = PER_BYTE * first + PER_FURTHER_BYTE * (n_bytes - first)
+        memory, operations = (free + paid + each * expected for free, each in zip(FREE, PER_VALUE, strict=True))
         return cls(
             memory if max_memory is None else max_memory,
             operations if max_operations is None else max_operations,

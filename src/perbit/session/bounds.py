@@ -56,21 +56,35 @@ class NormBound:
 
 
 class ResyncBound:
-    """A client may bring about so many full frames of one version of the model, and so no more bytes than they take."""
+    """A client may bring about so many full frames of one version of the model, and so no more bytes than they take.
 
-    def __init__(self, most: int) -> None:
+    Args:
+        most: full frames for each client.
+        most_clients: who may ask of one version; whoever comes later has to wait for the next.
+    """
+
+    def __init__(self, most: int, most_clients: float = math.inf) -> None:
         if type(most) is not int or most < 1:
             raise SpecError(f"max_resyncs must be a whole number of at least 1, got {most!r}")
-        self.most = most
+        self.most, self.most_clients = most, most_clients
         self._counts: dict[ClientId, int] = {}
         self._promised: set[ClientId] = set()
 
     def allows(self, client: ClientId) -> bool:
         """Whether there is one more for this client; it is counted then."""
-        count = self._counts.get(client, 0)
-        if count < self.most:
-            self._counts[client] = count + 1
-        return count < self.most
+        allowed = self.has_more(client)
+        if allowed:
+            self._counts[client] = self._counts.get(client, 0) + 1
+        return allowed
+
+    def has_more(self, client: ClientId) -> bool:
+        """Whether there is one more, without counting it."""
+        count = self._counts.get(client)
+        return len(self._counts) < self.most_clients if count is None else count < self.most
+
+    def __len__(self) -> int:
+        """How many clients have asked."""
+        return len(self._counts)
 
     def promise(self, client: ClientId) -> None:
         """A client asked for a full frame, which was counted, and may have it."""

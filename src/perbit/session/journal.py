@@ -25,7 +25,7 @@ from typing import IO, NamedTuple
 from perbit.channels.packing import from_text, restore, save, to_text
 from perbit.coding.bits import Piece
 from perbit.errors import PerbitError
-from perbit.files import FileError
+from perbit.files import FileError, write_all
 from perbit.kernels import K
 from perbit.session.serverstate import STATE_TYPES, ClientId, ServerState
 
@@ -34,6 +34,7 @@ _OURS = re.compile(r"\.?(server-(\d+)\.npz|journal-(\d+)\.log|rows-\w+\.bin|lock
 _SNAPSHOT = re.compile(r"server-(\d+)\.npz")
 _HEAD = 12  # lengths of the two parts and a CRC-32C over both, four bytes each
 _SHORT = 1 << 20  # a journal is never too long before it has so many bytes
+_LONGEST = 1 << 30  # bytes of one call; lengths have 32 bits
 
 
 class Call(NamedTuple):
@@ -81,29 +82,56 @@ class Journal:
         """Note a call that is about to be made. It outlives this process at once, and a power cut since the last `sync`."""
         if self._file is None:
             return
+        if self._file.closed:
+            raise FileError(f"the journal in {self.folder} could not be written to the end; start the server again")
         head = to_text((call.name, call.client)).encode()
         lengths = len(head).to_bytes(4, "little") + len(call.data).to_bytes(4, "little")
         checksum = K.crc32c(call.data, K.crc32c(head, K.crc32c(lengths, 0)))
+        self._append(lengths + checksum.to_bytes(4, "little") + head, call.data)
+
+    def _append(self, *pieces: bytes) -> None:
+        """All of them or nothing: what stood behind half a record could never be read again."""
+        assert self._file is not None
+        end = self._file.tell()
         try:
-            self._file.write(b"".join((lengths, checksum.to_bytes(4, "little"), head, call.data)))
+            for piece in pieces:
+                write_all(self._file, piece)
         except OSError as error:
+            self._go_back(end)
             raise FileError(f"cannot write to {self.folder}: {error.strerror}") from error
 
+    def _go_back(self, end: int) -> None:
+        assert self._file is not None
+        try:
+            self._file.truncate(end)
+            self._file.seek(end)
+        except OSError:  # then nothing may be written behind it
+            self._file.close()
+
+    def takes(self, n_bytes: int) -> bool:
+        """Whether a call with so many bytes can be noted; a larger model is a snapshot at once."""
+        return n_bytes < _LONGEST
+
     def sync(self) -> None:
-        if self._file is not None:
+        if self._file is not None and not self._file.closed:
             os.fsync(self._file.fileno())
 
     @property
     def is_long(self) -> bool:
         """Whether to begin anew takes no more bytes than were written since."""
-        return self._file is not None and self._file.tell() > max(_SHORT, self._snapshot_bytes)
+        return (
+            self._file is not None and not self._file.closed and self._file.tell() > max(_SHORT, self._snapshot_bytes)
+        )
 
     def _open(self, number: int, keep: int = 0) -> None:
+        path = self.folder / f"journal-{number}.log"
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            os.ftruncate(handle, keep)
+        except OSError as error:
+            raise FileError(f"cannot write to {self.folder}: {error.strerror}") from error
         if self._file is not None:
             self._file.close()
-        path = self.folder / f"journal-{number}.log"
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        os.ftruncate(handle, keep)
         self._file, self._number = os.fdopen(handle, "r+b", 0), number
         self._file.seek(keep)
         weakref.finalize(self, self._file.close)

@@ -13,6 +13,8 @@ from perbit.channels.store import Changes, OnDisk, Store
 from perbit.errors import SpecError
 
 RECORD = 2048  # what a client takes beside its memories: its name, numbers and digests, in Python's tables
+ASKED = 512  # what it takes to remember that a client asked for everything
+FOR_QUESTIONS = 16  # one part in so many of a limit is for that
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 

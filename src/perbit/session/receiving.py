@@ -11,11 +11,12 @@ from perbit.coding.bits import Piece
 from perbit.errors import DecodeError, StateMismatch
 from perbit.session.bounds import NormBound, ResyncBound, TooManyResyncs
 from perbit.session.envelope import MAX_REASON, Envelope, Kind, ResyncNeeded, StaleAnswer, opened
-from perbit.session.model import Tensors, answered, read_exact
+from perbit.session.model import Tensors, read_exact
 from perbit.session.sending import Sending
 from perbit.session.serverstate import ClientId, Known, Pending
 
 Absent = Literal["predicted", "ignored"]
+_FROM_CLIENTS = (Kind.ACK, Kind.UPDATE, Kind.RESYNC)
 _BYTES_PER_VALUE, _HEAD = 16, 1 << 16  # more than any codec needs for a value, and for names and shapes
 
 
@@ -44,6 +45,15 @@ class Receiving(Sending):
             self._abandon(client)
             raise
 
+    def _refuse_stale(self, client: ClientId, answer: Envelope) -> None:
+        """What changes nothing is refused first: a call that is noted costs room on disk, and this one a stranger can repeat for ever."""
+        pending = self._pending.get(client)
+        if answer.kind in _FROM_CLIENTS and self._is_stale(client, answer):
+            waited = "nothing" if pending is None else f"an answer to {pending.sequence}"
+            raise StaleAnswer(f"client {client} answers frame {answer.sequence}, but {waited} was waited for")
+        if pending is None and not self._resyncs.has_more(client):
+            raise TooManyResyncs(f"client {client} asked for the whole model too often")
+
     def _may_start_anew(self, client: ClientId) -> bool:
         """The client holds something else: it gets a full frame, unless it had enough of them."""
         allowed = self._resyncs.allows(client)
@@ -67,12 +77,10 @@ class Receiving(Sending):
         return opened(frame)
 
     def _take_answer(self, client: ClientId, answer: Envelope) -> Tensors | None:
-        if answer.kind not in (Kind.ACK, Kind.UPDATE, Kind.RESYNC):
+        if answer.kind not in _FROM_CLIENTS:
             raise DecodeError(f"a client sends no frame of kind {answer.kind.name}")
+        self._refuse_stale(client, answer)
         pending = self._pending.get(client)
-        if self._is_stale(client, answer):
-            waited = "nothing" if pending is None else f"an answer to {pending.sequence}"
-            raise StaleAnswer(f"client {client} answers frame {answer.sequence}, but {waited} was waited for")
         if answer.kind == Kind.RESYNC:
             reason = repr(bytes(answer.body.section("reason")[:MAX_REASON]).decode(errors="replace"))
             raise ResyncNeeded(f"client {client} asks for a resync: {reason}")
@@ -105,8 +113,8 @@ class Receiving(Sending):
         answer.body.end()
         exact = read_exact(rest, model.exact_kinds)
         if len(told):
-            names = self._names(told)
-            anew = self.protocol.uplink.init(answered(model.layout, names))[1]
+            names = self._parts.shared(self._names(told), (known.names for known in self._clients.values()))
+            anew = self.protocol.uplink.init(self._parts.layout(model.layout, names))[1]
         with np.errstate(over="ignore", invalid="ignore"):  # what is too large is refused, not warned of
             update = self._average.read(client, frame, anew)
         norm = self._norms.check(client, update.value)

@@ -8,7 +8,7 @@ from itertools import islice
 
 from perbit.errors import SpecError
 from perbit.protocols.downlinks import PerClient
-from perbit.session.memory import RECORD, footprint, held_by_clients
+from perbit.session.memory import ASKED, RECORD, footprint, held_by_clients
 from perbit.session.receiving import Receiving
 
 LOG = logging.getLogger("perbit.session")
@@ -36,6 +36,8 @@ class Room(Receiving):
             + uplinks
             + under_way
             + RECORD * (len(self._clients) + len(self._pending))
+            + ASKED * len(self._resyncs)
+            + self._parts.n_bytes
         )
 
     @property

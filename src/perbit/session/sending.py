@@ -19,6 +19,7 @@ from perbit.protocols.protocol import Average, Protocol, Server, down_seed
 from perbit.randomness import fold
 from perbit.session.envelope import DIGEST_BYTES, Kind, WayDown, enclose
 from perbit.session.model import Model, Tensors, frozen, pack_exact, same
+from perbit.session.parts import Parts
 from perbit.session.serverstate import ClientId, Known, Pending, number_of
 from perbit.session.terms import Terms
 
@@ -46,6 +47,7 @@ class Sending:
         self._pending: dict[ClientId, Pending] = {}
         self._bases: dict[int, F32] = {}  # the latest models, by version
         self._exact: dict[int, Tensors] = {}  # the exact tensors of more of them
+        self._parts = Parts()  # which of the tensors some clients answer with
 
     # --- the model ----------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,7 +23,7 @@ from perbit.randomness import fold
 from perbit.session.bounds import NormBound, ResyncBound, TooLarge, TooManyResyncs
 from perbit.session.envelope import DIGEST_BYTES, Kind, kind_of
 from perbit.session.journal import Call, Journal
-from perbit.session.memory import n_bytes_of
+from perbit.session.memory import ASKED, FOR_QUESTIONS, n_bytes_of
 from perbit.session.model import Model, Tensors, frozen
 from perbit.session.receiving import Absent
 from perbit.session.room import Room
@@ -87,7 +88,9 @@ class ServerSession(Room):
         )
         self.n_resyncs = self.n_too_large = 0
         self.seed = secrets.randbits(63) if seed is None else seed
-        self._norms, self._resyncs, self._seal = NormBound(max_norm), ResyncBound(max_resyncs), Seal(key)
+        most_asking = math.inf if self.memory is None else self.memory // (FOR_QUESTIONS * ASKED)
+        self._resyncs = ResyncBound(max_resyncs, most_asking)
+        self._norms, self._seal = NormBound(max_norm), Seal(key)
         self._is_durable, self._journal = folder is not None, None if folder is None else self._open(Path(folder))
 
     # --- what an engine calls -----------------------------------------------------------------------------------------
@@ -133,7 +136,7 @@ class ServerSession(Room):
         stays where it was.
         """
         frame = self._seal.open(answer, Way.UP, number_of(client), ANYBODY)
-        self._opened(frame)
+        self._refuse_stale(client, self._opened(frame))
         self._note("receive", client, frame)
         return self._received(client, frame)
 
@@ -161,9 +164,9 @@ class ServerSession(Room):
         """
         model, mean = self._present_model().with_exact(exact or {}), self._average.mean
         change = step(mean) if callable(step) else -step * mean
-        self._note("step", None, wire.write_raw({_FLAT: change, **_named(model)}))
+        noted = self._note_model("step", change, model)
         self._move(change, model)
-        self._published()
+        self._published(noted)
 
     def publish(self, tensors: Mapping[str, Any] | Model) -> None:
         """Make this the present model, which `send` sends. One with other tensors starts everything anew."""
@@ -173,9 +176,9 @@ class ServerSession(Room):
             self._check_room()
             self._save()
         elif not self._model.same_as(model):
-            self._note("publish", None, wire.write_raw({_FLAT: model.flat, **_named(model)}))
+            noted = self._note_model("publish", model.flat, model)
             self._take(model)
-            self._published()
+            self._published(noted)
 
     def forget(self, client: ClientId) -> None:
         """Send this client a full frame next time."""
@@ -201,6 +204,11 @@ class ServerSession(Room):
     def tensors(self) -> Tensors:
         """The present model."""
         return self._present_model().tensors()
+
+    @property
+    def present(self) -> Model:
+        """The present model as `send` takes it."""
+        return self._present_model()
 
     @property
     def has_model(self) -> bool:
@@ -278,12 +286,12 @@ class ServerSession(Room):
             flat = server.model.astype(np.float32)
         self._publish(server, model.changed(flat, {}))
 
-    def _published(self) -> None:
+    def _published(self, noted: bool) -> None:
         self._resyncs.start_anew()
         self._make_room()
         if self._journal is not None:
             self._journal.sync()
-            if self._journal.is_long:
+            if self._journal.is_long or not noted:
                 self._save()
 
     def _again(self, call: Call) -> None:
@@ -323,11 +331,8 @@ class ServerSession(Room):
             folder, to_text((protocol.name, protocol.uplink, protocol.downlink, protocol.carries, protocol.exact))
         )
         found = journal.load()
-        if found is not None:
-            state, calls = found
-            self._go_on_from(state)
-            for call in calls:
-                self._again(call)
+        if found is not None and self._is_made_again(*found):
+            calls = found[1]
             self._terms = replace(self._terms, incarnation=secrets.token_bytes(DIGEST_BYTES))
             restart = Call("restart", None, b"")
             journal.write(restart)
@@ -335,9 +340,30 @@ class ServerSession(Room):
             LOG.info("the session in %s goes on, after %d calls that were made again", folder, len(calls))
         return journal
 
+    def _is_made_again(self, state: ServerState, calls: list[Call]) -> bool:
+        """Whether all that was noted could be done again. If not, the session starts anew: a server must not fail at every start."""
+        try:
+            self._go_on_from(state)
+            for call in calls:
+                self._again(call)
+        except Exception:
+            LOG.exception("the session in %s starts anew, every client is sent everything", self.protocol.folder)
+            super().__init__()
+            return False
+        return True
+
     def _note(self, name: str, client: ClientId, data: bytes = b"") -> None:
         if self._journal is not None:
             self._journal.write(Call(name, client, data))
+        elif self._is_durable:
+            raise FileError("the session was closed, and another process may hold its folder")
+
+    def _note_model(self, name: str, flat: Any, model: Model) -> bool:
+        """Whether it was noted: a very large model is a snapshot as soon as it is there, before any frame of it leaves."""
+        if self._journal is not None and not self._journal.takes(flat.nbytes + model.n_bytes):
+            return False
+        self._note(name, None, wire.write_raw({_FLAT: flat, **_named(model)}) if self._journal else b"")
+        return True
 
     def _save(self) -> None:
         """A snapshot, which is sound only while no answer to the present model was taken: a mean is not part of it."""

@@ -16,6 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from perbit.engines.flower import folders
+from perbit.engines.flower.consistency import UNLIKE, odd_ones
 from perbit.engines.flower.goodbye import say_goodbye
 from perbit.engines.flower.metrics import client_ms, ms_since, with_metrics, with_round_ratio
 from perbit.engines.flower.records import (
@@ -99,6 +100,8 @@ class CompressedGrid(Grid):
         max_norm: leave out updates whose norm is more than so many times the median of the latest ones.
         max_resyncs: how many full models a node may bring about of one version of the model.
         key: 16 to 64 secret bytes that `perbit_mod(key=...)` has too, where the transport has no TLS.
+        alike: Flower's strategies end the run when one reply has other tensors or metrics than the rest: replies unlike most of their
+            round are errors instead, which leave out that node only; False passes them on, for strategies that expect them.
         goodbye_seconds: how long to wait at the end for the nodes to delete what they remember; 0: they keep it.
     """
 
@@ -119,6 +122,7 @@ class CompressedGrid(Grid):
         max_norm: float | None = None,
         max_resyncs: int = 3,
         key: bytes | None = None,
+        alike: bool = True,
         goodbye_seconds: float = 60.0,
     ) -> None:
         chosen = protocol_of(protocol, up, down, **({} if first == "raw" else {"first": first}))
@@ -135,13 +139,15 @@ class CompressedGrid(Grid):
         )
         self._home = None if folder is None else folders.home_run(Path(folder), grid)
         self.traffic = Traffic()
-        self.goodbye_seconds = goodbye_seconds
+        self.goodbye_seconds, self.alike = goodbye_seconds, alike
         self._grid = grid
+        self._newest: dict[int, str] = {}  # the message that each node was pushed last: no other is worth an answer
         self._asked: dict[str, _Asked] = {}  # by the number of the message that was pushed last
         self._resent: dict[str, str] = {}  # from the number the caller knows to that one
         self._members: dict[int, str] = {}  # nodes that were sent a model, and the type of the last message with one
-        finaliser = weakref.finalize(self, say_goodbye, grid, self._members, goodbye_seconds, self._home)
-        finaliser.atexit = False  # when the process ends the run is over already, and nothing can be pushed
+        if folder is None:  # with one the run may go on: only `close` knows that it is over
+            finaliser = weakref.finalize(self, say_goodbye, grid, self._members, goodbye_seconds, self._home)
+            finaliser.atexit = False  # when the process ends the run is over already, and nothing can be pushed
 
     def __enter__(self) -> CompressedGrid:
         return self
@@ -182,7 +188,8 @@ class CompressedGrid(Grid):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Push messages and wait for the replies, resyncs included, until all are there or the time is over."""
         before, replies, pause = replace(self.traffic), [], _FIRST_PAUSE
-        waiting = list(self.push_messages(messages))
+        given = list(messages)
+        waiting = list(self.push_messages(given))
         until = time.monotonic() + (math.inf if timeout is None else timeout)
         while waiting:
             news = list(self.pull_messages(waiting))
@@ -198,7 +205,20 @@ class CompressedGrid(Grid):
         passed = self.traffic.since(before)
         if passed != Traffic():
             LOG.info("perbit: %s", passed)
-        return [with_round_ratio(reply, passed.ratio) for reply in replies]
+        replies = [with_round_ratio(reply, passed.ratio) for reply in replies]
+        return self._with_odd_ones_out(replies, given) if self.alike else replies
+
+    def _with_odd_ones_out(self, replies: list[Message], messages: list[Message]) -> list[Message]:
+        """The same replies, but errors instead of those that a strategy would end the run for."""
+        unlike, by_number = odd_ones(replies), {message.metadata.message_id: message for message in messages}
+        for reply in unlike.values():
+            self.traffic.n_dropped += 1
+            LOG.warning("perbit: the answer of node %d is dropped: %s", reply.metadata.src_node_id, UNLIKE)
+        error = Error(code=_DROPPED, reason=f"perbit: {UNLIKE}")
+        return [
+            Message(error, reply_to=by_number[reply.metadata.reply_to_message_id]) if id(reply) in unlike else reply
+            for reply in replies
+        ]
 
     # --- the rest is Flower's -------------------------------------------------------------------------------------------
 
@@ -278,6 +298,8 @@ class CompressedGrid(Grid):
         if message_id is None:
             self.session.forget_pending(asked.node)
         else:
+            self._asked.pop(self._newest.get(asked.node, ""), None)
+            self._newest[asked.node] = message_id
             self._asked[message_id] = replace(asked, down_bytes=down_bytes, encode_ms=encode_ms)
         return message_id
 

@@ -10,12 +10,12 @@ from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.dxo_filter import DXOFilter
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
-from nvflare.apis.shareable import Shareable
+from nvflare.apis.shareable import Shareable, make_reply
 
 from perbit.engines.nvflare.models import added, are_torch, for_users, plain_bytes
 from perbit.engines.nvflare.settings import as_json, folder_of, key_from, protocol_from
 from perbit.engines.nvflare.sides import ClientSide, ServerSide
-from perbit.errors import BudgetError, EncodeError
+from perbit.errors import BudgetError, EncodeError, PerbitError
 from perbit.plan import PlanLike
 from perbit.plan.plan import Rules
 from perbit.protocols.protocol import Protocol
@@ -143,7 +143,11 @@ class ServerOutput(_Filter):
         return _with_data(dxo, {FRAME: frame, IS_TORCH: are_torch(dxo.data)})
 
     def _resync(self, topic: str, request: Any, fl_ctx: Any) -> Any:
-        return Shareable({FRAME: _server(fl_ctx).resync(_peer(fl_ctx), request[FRAME])})
+        try:
+            return Shareable({FRAME: _server(fl_ctx).resync(_peer(fl_ctx), request.get(FRAME, b""))})
+        except PerbitError as error:
+            self.log_warning(fl_ctx, f"client {_peer(fl_ctx)} gets no full model: {error}")
+            return make_reply(ReturnCode.BAD_REQUEST_DATA)
 
 
 class ClientInput(_Filter):

@@ -78,7 +78,7 @@ class ServerSide:
         with self._lock:
             self.session.check_question(client, question)
             frame = self.session.resync(client)
-            self._sent[client] = self._latest[-1]  # which may be newer than the model of the task
+            self._sent[client] = self.session.present  # which may be newer than the model of the task
             self.traffic.n_resyncs += 1
             self.traffic.up_bytes += len(question)
             self.traffic.down_bytes += len(frame)
