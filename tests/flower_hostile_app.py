@@ -22,7 +22,7 @@ from perbit.session.envelope import Kind, ask_for_resync, enclose, opened
 
 MODE = os.environ.get("PERBIT_TEST_HOSTILE", "silent")
 FACTORS = {0: 1e3, 1: -1e30, 2: 3e36}  # of what was trained
-N_ATTACKS = 9
+ACKNOWLEDGE, ONE_TENSOR, N_ATTACKS = 9, 10, 11
 kept: dict[int, Any] = {}
 
 
@@ -41,6 +41,8 @@ def huge_values(message: Message, context: Context, call_next: Any) -> Message:
         reply.content["arrays"] = to_record(
             {name: (x * FACTORS[attack]).astype(x.dtype) for name, x in trained.items()}
         )
+    if attack == ONE_TENSOR:
+        reply.content["arrays"] = to_record(dict(list(to_tensors(reply.content["arrays"]).items())[:1]))
     return reply
 
 
@@ -60,9 +62,11 @@ def strange_frames(message: Message, context: Context, call_next: Any) -> Messag
 
 
 def strange(attack: int, frame: bytes) -> bytes:
-    if attack in FACTORS:
+    if attack in FACTORS or attack == ONE_TENSOR:
         return frame
     answer = opened(frame)
+    if attack == ACKNOWLEDGE:
+        return enclose(Kind.ACK, answer.sequence, answer.digest)
     if attack == 3:
         return bytes(kept.setdefault(0, frame))  # a replay, once there was another one
     if attack == 4:
