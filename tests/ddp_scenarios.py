@@ -311,7 +311,7 @@ def error_while_rank_1_hangs(path: str, step: Callable[[], Any]) -> str | None:
 
 def gathered_lengths(lengths: list[list[int]]) -> bool:
     """Messages of all these lengths come through whole, whatever came before; `lengths[call][rank]`."""
-    from perbit.engines.collective.bytegroup import ByteGroup, own_group
+    from perbit.torch.collective.bytegroup import ByteGroup, own_group
 
     group = ByteGroup(own_group(None))
     for call in lengths:

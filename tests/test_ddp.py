@@ -21,13 +21,13 @@ from perbit.coding.families.formats import Raw
 from perbit.coding.spec import codec
 from perbit.coding.values import Shape, size
 from perbit.engines import fsdp
-from perbit.engines.collective.buckets import Bucket, BucketGradients, CodedParameter, ShardBucket
-from perbit.engines.collective.coding import cuts
-from perbit.engines.collective.feedback import Memories, decay
-from perbit.engines.collective.reduction import Gathered, Reduction, Sharded
 from perbit.engines.ddp import State
 from perbit.errors import SpecError
 from perbit.plan import Budget, Chooser, Plan
+from perbit.torch.collective.buckets import Bucket, BucketGradients, CodedParameter, ShardBucket
+from perbit.torch.collective.coding import cuts
+from perbit.torch.collective.reduction import Gathered, Reduction, Sharded
+from perbit.torch.feedback import Memories, decay
 from ranks import Ranks
 
 

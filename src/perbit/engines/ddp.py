@@ -20,12 +20,12 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket  # dist.GradBucket, where type checkers find it
 
 from perbit.coding.codec import as_pipeline
-from perbit.engines.collective.buckets import Bucket, BucketGradients, CodedParameter, plan_by_parameter
-from perbit.engines.collective.bytegroup import ByteGroup, own_group
-from perbit.engines.collective.feedback import Memories, check_decay, decay
-from perbit.engines.collective.reduction import Gathered, Reduction, Sharded
 from perbit.errors import EncodeError
 from perbit.plan.plan import PlanLike
+from perbit.torch.collective.buckets import Bucket, BucketGradients, CodedParameter, plan_by_parameter
+from perbit.torch.collective.bytegroup import ByteGroup, own_group
+from perbit.torch.collective.reduction import Gathered, Reduction, Sharded
+from perbit.torch.feedback import Memories, check_decay, decay
 
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 

@@ -20,12 +20,12 @@ from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 
 from perbit.coding.codec import as_pipeline
 from perbit.coding.values import Shape, size
-from perbit.engines.collective.buckets import BucketGradients, CodedParameter, ShardBucket, plan_by_parameter
-from perbit.engines.collective.bytegroup import ByteGroup
-from perbit.engines.collective.feedback import Memories, check_decay, decay
-from perbit.engines.collective.reduction import Sharded
 from perbit.errors import EncodeError
 from perbit.plan.plan import PlanLike
+from perbit.torch.collective.buckets import BucketGradients, CodedParameter, ShardBucket, plan_by_parameter
+from perbit.torch.collective.bytegroup import ByteGroup
+from perbit.torch.collective.reduction import Sharded
+from perbit.torch.feedback import Memories, check_decay, decay
 
 
 def compress(model: torch.nn.Module, plan: PlanLike, *, error_feedback: bool | float = True, seed: int = 0) -> State:

@@ -7,9 +7,9 @@ from functools import cache
 
 from perbit.coding.codec import Pipeline
 from perbit.coding.values import Shape
-from perbit.engines.collective.coding import FrameForm, cuts
 from perbit.kernels.api import F32
 from perbit.plan.plan import Chooser, PlanLike, as_plan
+from perbit.torch.collective.coding import FrameForm, cuts
 
 Bounds = list[tuple[int, int]]  # for each parameter, where it begins and ends
 
