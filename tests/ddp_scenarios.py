@@ -262,6 +262,17 @@ def out_of_step() -> str:
         return str(error_of(lambda: model(normal(SHAPES, 0)).backward()))
 
 
+def metrics_of_steps(spec: str) -> list[dict[str, float]]:
+    """What the state says after each of three steps."""
+    training = Training(spec)
+    assert training.state is not None
+    found = []
+    for number in range(3):
+        training.step(number)
+        found.append(training.state.metrics())
+    return found
+
+
 def sparse_embedding() -> str:
     model = DistributedDataParallel(nn.Embedding(50, 4, sparse=True))
     model.register_comm_hook(ddp.State("topk(0.1)"), ddp.hook)

@@ -66,6 +66,17 @@ def train(spec: str | None, steps: int) -> dict[str, Any]:
     return result
 
 
+def metrics_of_steps(spec: str) -> list[dict[str, float]]:
+    """What the state says after each of three steps."""
+    training = Training(spec)
+    assert training.state is not None
+    found = []
+    for number in range(3):
+        training.step(number)
+        found.append(training.state.metrics())
+    return found
+
+
 def resume(spec: str) -> tuple[list[int], list[int]]:
     whole, first, second = Training(spec), Training(spec), Training(spec)
     uninterrupted, interrupted = [], []

@@ -157,6 +157,18 @@ def test_ranks_that_are_not_at_the_same_step_are_told(two: Ranks) -> None:
     assert "another rank is at step 0, this one at 1" in second
 
 
+def test_metrics_are_of_one_step_and_of_all(two: Ranks, five: Ranks) -> None:
+    for ranks in (two, five):
+        first, second, third = ranks.run(scenarios.metrics_of_steps, "topk(0.05)")[0]
+        assert (first["step"], second["step"], third["step"]) == (1, 2, 3)
+        assert third["total_bytes"] == first["bytes"] + second["bytes"] + third["bytes"]
+        assert third["dense_bytes"] == first["dense_bytes"] > 0
+        assert third["ratio"] == third["dense_bytes"] / third["bytes"] > 1
+        assert third["encode_seconds"] > 0
+        assert third["exchange_seconds"] >= third["wait_seconds"] > 0
+        assert third["memory_norm"] > third["memory_norm/1.weight"] > 0
+
+
 def test_sparse_gradients_are_refused_with_advice(two: Ranks) -> None:
     assert all("use sparse=False" in message for message in two.run(scenarios.sparse_embedding))
 

@@ -39,6 +39,15 @@ def test_a_resumed_run_takes_the_same_path(two: Ranks) -> None:
         assert uninterrupted == resumed
 
 
+def test_metrics_are_of_one_step_and_of_all(two: Ranks) -> None:
+    for first, second, third in two.run(scenarios.metrics_of_steps, "topk(0.05)"):
+        assert (first["step"], second["step"], third["step"]) == (1, 2, 3)
+        assert third["total_bytes"] == first["bytes"] + second["bytes"] + third["bytes"]
+        assert third["dense_bytes"] == first["dense_bytes"] > 0
+        assert third["exchange_seconds"] >= third["wait_seconds"] > 0
+        assert third["memory_norm"] > third["memory_norm/1.weight"] > 0
+
+
 @pytest.mark.parametrize("spec", ["topk(0.1)", "topk(0.1) | qsgd(15) | rans"])
 def test_error_feedback_keeps_what_was_not_sent(two: Ranks, spec: str) -> None:
     for far in two.run(scenarios.conservation, spec):

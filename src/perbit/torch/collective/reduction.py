@@ -155,3 +155,9 @@ class Sharded(Reduction):
             else:
                 self._add(gradients, frame, sums, own, weight)
         return sums
+
+
+def reduction_for(group: ByteGroup, memories: Memories, seed: int, gather_up_to: int) -> Reduction:
+    """The way that suits the number of ranks."""
+    kind = Gathered if group.world <= gather_up_to else Sharded
+    return kind(group, memories, seed)
