@@ -15,9 +15,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from fake_device import FakeDevice
 from perbit import Plan
 from perbit.engines import ddp
 from perbit.sim.data import Split, load
+from perbit.torch.collective.devices import Copied
 
 SMALL_BUCKETS = 0.05  # megabytes: several buckets, which DDP rebuilds after the first step
 
@@ -124,6 +126,16 @@ def pickled(spec: str) -> tuple[list[int], list[int]]:
     rewrapped.register_comm_hook(copy, ddp.hook)
     other.model = rewrapped
     return first, half + [other.step(number) for number in range(3, 6)]
+
+
+def on_fake_device(spec: str, steps: int, is_early: bool, staging: type[Copied] = Copied) -> dict[str, Any]:
+    """Training whose buckets are treated as if they were on a device that does everything as late, or as early, as it may."""
+    usual = ddp.staging_for
+    ddp.staging_for = lambda device: staging(FakeDevice(is_early))
+    try:
+        return train(spec, steps)
+    finally:
+        ddp.staging_for = usual
 
 
 # --- gradients we choose ---------------------------------------------------------------------------------------------
@@ -263,9 +275,11 @@ def out_of_step() -> str:
 
 
 def metrics_of_steps(spec: str) -> list[dict[str, float]]:
-    """What the state says after each of three steps."""
-    training = Training(spec)
-    assert training.state is not None
+    return metrics_of(Training(spec))
+
+
+def metrics_of(training: Any) -> list[dict[str, float]]:
+    """What the state of a training says after each of three steps."""
     found = []
     for number in range(3):
         training.step(number)

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from ddp_scenarios import error_of, error_while_rank_1_hangs, network, tensors
+from ddp_scenarios import error_of, error_while_rank_1_hangs, metrics_of, network, tensors
 from perbit.engines import fsdp
 from perbit.plan import PlanLike
 from perbit.sim.data import load
@@ -67,14 +67,7 @@ def train(spec: str | None, steps: int) -> dict[str, Any]:
 
 
 def metrics_of_steps(spec: str) -> list[dict[str, float]]:
-    """What the state says after each of three steps."""
-    training = Training(spec)
-    assert training.state is not None
-    found = []
-    for number in range(3):
-        training.step(number)
-        found.append(training.state.metrics())
-    return found
+    return metrics_of(Training(spec))
 
 
 def resume(spec: str) -> tuple[list[int], list[int]]:

@@ -40,7 +40,7 @@ def test_tensorboard_gets_a_scalar_for_each_number(monkeypatch: pytest.MonkeyPat
     loggers.tensorboard(writer)(metrics())
     given = {args[0]: args[1:] for name, args, _ in writer.made if name == "add_scalar"}
     assert given["perbit/bytes"] == (metrics()["bytes"], 1)
-    assert given["perbit/memory_norm/fc.weight"][0] > 0
+    assert given["perbit/memory_norms/fc.weight"][0] > 0
     assert "perbit/ratio" not in given  # it is NaN
     package(monkeypatch, "torch.utils.tensorboard", SummaryWriter=lambda: writer)
     loggers.tensorboard(prefix="p/")(metrics())
@@ -99,3 +99,9 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, name: str, 
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(perbit.PerbitError, match=f"pip install {needed}"):
         getattr(loggers, name)()
+
+
+def test_no_name_is_the_folder_of_another() -> None:
+    """MLflow's files have one for each name, with folders for its slashes."""
+    names = metrics().keys()
+    assert not [(one, other) for one in names for other in names if other.startswith(f"{one}/")]

@@ -310,7 +310,7 @@ def test_what_a_frame_leaves_out_comes_later(dtype: torch.dtype, spec: str) -> N
     for name, shape in shapes.items():
         kept = compressor.state_dict()["memory"].get(name, torch.zeros(shape)).view(shape)
         assert torch.allclose(came[name] + kept, given[name], atol=1e-4)
-    assert compressor.metrics()["memory_norm/w"] > 0
+    assert compressor.metrics()["memory_norms/w"] > 0
 
 
 def test_a_loop_of_ones_own_learns() -> None:

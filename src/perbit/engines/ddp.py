@@ -11,6 +11,7 @@ Buckets are encoded on one thread and exchanged on another while backward goes o
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future as Pending
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +23,7 @@ from perbit.errors import EncodeError
 from perbit.plan.plan import PlanLike
 from perbit.torch.collective.buckets import Bucket, BucketGradients, CodedParameter, plan_by_parameter, ring_bytes
 from perbit.torch.collective.bytegroup import ByteGroup, own_group
+from perbit.torch.collective.devices import staging_for
 from perbit.torch.collective.reduction import reduction_for
 from perbit.torch.kept import KeptByRank
 
@@ -75,22 +77,16 @@ class State(KeptByRank):
         buffer = bucket.buffer()
         _check(buffer)
         if self._running is None:
-            self._running = _Running(self)
-        values = buffer.to(torch.float32)  # the buffer itself for float32
-        gradients = BucketGradients(self._bucket(bucket), values.numpy(), self.step, bucket.index())
+            self._running = _Running(self, buffer.device)
         if self._is_between_steps:
             self.traffic.begin_step()
         self._is_between_steps = bucket.is_last()
         self.traffic.dense_bytes += ring_bytes(buffer.numel(), self._running.group.world)
+        devices: list[int | str | torch.device] = [] if buffer.device.type == "cpu" else [buffer.device]
+        done: torch.futures.Future[Any] = torch.futures.Future(devices=devices)
+        job = _Job(self._bucket(bucket), self.step, bucket.index(), self._running.staging.begin(buffer))
         self.step += bucket.is_last()
-        done: torch.futures.Future[Any] = torch.futures.Future()
-
-        def settle(outcome: BaseException | None) -> None:
-            if outcome is None and values is not buffer:
-                buffer.copy_(values)
-            done.set_result(outcome or buffer)
-
-        self._running.start(gradients, settle)
+        self._running.start(job, lambda error: done.set_result(error or buffer))
         return done.then(_result)
 
     def _bucket(self, bucket: GradBucket) -> Bucket:
@@ -127,12 +123,23 @@ def hook(state: State, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]
     return state.reduce(bucket)
 
 
-class _Running:
-    """The group and the two threads of a state in use."""
+@dataclass(frozen=True)
+class _Job:
+    """A bucket under way."""
 
-    def __init__(self, state: State) -> None:
+    bucket: Bucket
+    step: int
+    index: int
+    ticket: Any  # of the staging
+
+
+class _Running:
+    """The group, the staging and the two threads of a state in use."""
+
+    def __init__(self, state: State, device: torch.device) -> None:
         self.traffic = state.traffic
         self.group = ByteGroup(own_group(state._process_group, state.timeout), state.traffic)
+        self.staging = staging_for(device)
         self.failure: BaseException | None = None
         self.encoder = ThreadPoolExecutor(1, thread_name_prefix="perbit-encode")
         self.exchanger = ThreadPoolExecutor(1, thread_name_prefix="perbit-exchange")
@@ -141,24 +148,30 @@ class _Running:
     def restart(self, state: State) -> None:
         self.reduction = reduction_for(self.group, state.memories, state.seed, state.gather_up_to)
 
-    def start(self, gradients: BucketGradients, settle: Callable[[BaseException | None], None]) -> None:
+    def start(self, job: _Job, settle: Callable[[BaseException | None], None]) -> None:
         """Encode and exchange a bucket after those before it; both threads keep the order in which buckets came."""
-        coded = self.encoder.submit(self._encode, gradients)
-        self.exchanger.submit(self._finish, gradients, coded, settle)
+        coded = self.encoder.submit(self._encode, job)
+        self.exchanger.submit(self._finish, job, coded, settle)
 
-    def _encode(self, gradients: BucketGradients) -> list[bytes]:
+    def _encode(self, job: _Job) -> tuple[BucketGradients, list[bytes]]:
+        values = self.staging.fetch(job.ticket)
+        gradients = BucketGradients(job.bucket, values, job.step, job.index)
         with self.traffic.timed("encode"):
-            return self.reduction.encode(gradients)
+            return gradients, self.reduction.encode(gradients)
 
     def _finish(
-        self, gradients: BucketGradients, coded: Pending[list[bytes]], settle: Callable[[BaseException | None], None]
+        self,
+        job: _Job,
+        coded: Pending[tuple[BucketGradients, list[bytes]]],
+        settle: Callable[[BaseException | None], None],
     ) -> None:
         try:
-            if self.failure is not None:  # what the others wait for did not go out: nothing else may take its place
-                raise self.failure
-            frames = coded.result()
-            with self.traffic.timed("exchange"):
-                self.reduction.finish(gradients, frames)
+            with self.staging.returning(job.ticket):
+                gradients, frames = coded.result()
+                if self.failure is not None:  # what the others wait for did not go out: nothing else may take its place
+                    raise self.failure
+                with self.traffic.timed("exchange"):
+                    self.reduction.finish(gradients, frames)
         except BaseException as error:
             self.failure = error
             settle(error)
@@ -178,5 +191,3 @@ def _result(done: torch.futures.Future[Any]) -> torch.Tensor:
 def _check(buffer: torch.Tensor) -> None:
     if buffer.layout != torch.strided or buffer.dtype not in _FLOATS:
         raise EncodeError(f"perbit codes dense gradients of floats, got {buffer.dtype} {buffer.layout}; for embeddings use sparse=False")  # fmt: skip
-    if buffer.device.type != "cpu":
-        raise EncodeError(f"perbit codes gradients on the CPU, these are on {buffer.device}; train on the CPU with backend gloo")  # fmt: skip

@@ -22,7 +22,7 @@ from perbit.coding.values import Shape, size
 from perbit.errors import EncodeError
 from perbit.plan.plan import PlanLike
 from perbit.torch.collective.buckets import BucketGradients, CodedParameter, ShardBucket, plan_by_parameter
-from perbit.torch.collective.bytegroup import ByteGroup
+from perbit.torch.collective.bytegroup import ByteGroup, for_bytes
 from perbit.torch.collective.reduction import Sharded
 from perbit.torch.kept import KeptByRank
 
@@ -68,7 +68,7 @@ class State(KeptByRank):
 
     def group(self, group: dist.ProcessGroup) -> ByteGroup:
         if group not in self._groups:
-            self._groups[group] = ByteGroup(group, self.traffic)
+            self._groups[group] = ByteGroup(for_bytes(group), self.traffic)
         return self._groups[group]
 
     def begin(self, module: str) -> int:
@@ -112,10 +112,8 @@ class CodedReduceScatter(ReduceScatter):
         op: Any,
         async_op: bool = False,
     ) -> None:
-        if input_tensor.device.type != "cpu":
-            raise EncodeError(f"perbit codes gradients on the CPU, these are on {input_tensor.device}")
         state, ranks = self.state, self.state.group(group)
-        values = input_tensor.to(torch.float32).numpy()
+        values = input_tensor.to("cpu", torch.float32).numpy()
         shard = values.size // ranks.world
         gradients = BucketGradients(self._bucket(shard), values, state.begin(self.name), index=0)
         state.traffic.dense_bytes += 4 * (values.size - shard)

@@ -45,7 +45,7 @@ class Kept:
         """Numbers for a logger, flat: bytes, ratio and seconds of the step that began last, totals, and the norms of the error memories."""
         norms = self.memories.norms()
         whole = float(sum(norm**2 for norm in norms.values()) ** 0.5)
-        each = {f"memory_norm/{name}": norm for name, norm in norms.items()}
+        each = {f"memory_norms/{name}": norm for name, norm in norms.items()}
         return {"step": self.step, **self.traffic.metrics(), "memory_norm": whole, **each}
 
     def rescale(self, factor: float) -> None:

@@ -15,7 +15,7 @@ from perbit.errors import PerbitError
 
 Metrics = Mapping[str, float]
 Log = Callable[[Metrics], None]
-_TENSOR = "memory_norm/"  # what the names of tensors' own metrics begin with
+_TENSOR = "memory_norms/"  # what the names of tensors' own metrics begin with
 
 
 def tensorboard(writer: Any = None, prefix: str = "perbit/") -> Log:

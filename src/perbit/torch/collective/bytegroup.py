@@ -121,9 +121,11 @@ def has_cpu(group: dist.ProcessGroup) -> bool:
 
 
 def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
-    """How long collectives of this group wait on the CPU; None, which is torch's own default, where its backend does not say."""
-    try:
-        timeout: timedelta = group._get_backend(torch.device("cpu")).options._timeout
-    except (RuntimeError, AttributeError):  # no backend for the CPU, or one without options
-        return None
-    return timeout
+    """How long collectives of this group wait; None, which is torch's own default, where no backend of it says."""
+    for device in (torch.device("cpu"), *group._device_types):
+        try:
+            timeout: timedelta = group._get_backend(device).options._timeout
+        except (RuntimeError, AttributeError):  # no backend for this device, or one without options
+            continue
+        return timeout
+    return None
