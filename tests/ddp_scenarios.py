@@ -15,9 +15,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from fake_device import FakeDevice
 from perbit import Plan
 from perbit.engines import ddp
 from perbit.sim.data import Split, load
+from perbit.torch.collective.devices import Copied
 
 SMALL_BUCKETS = 0.05  # megabytes: several buckets, which DDP rebuilds after the first step
 
@@ -124,6 +126,16 @@ def pickled(spec: str) -> tuple[list[int], list[int]]:
     rewrapped.register_comm_hook(copy, ddp.hook)
     other.model = rewrapped
     return first, half + [other.step(number) for number in range(3, 6)]
+
+
+def on_fake_device(spec: str, steps: int, is_early: bool, staging: type[Copied] = Copied) -> dict[str, Any]:
+    """Training whose buckets are treated as if they were on a device that does everything as late, or as early, as it may."""
+    usual = ddp.staging_for
+    ddp.staging_for = lambda device: staging(FakeDevice(is_early))
+    try:
+        return train(spec, steps)
+    finally:
+        ddp.staging_for = usual
 
 
 # --- gradients we choose ---------------------------------------------------------------------------------------------
@@ -262,6 +274,19 @@ def out_of_step() -> str:
         return str(error_of(lambda: model(normal(SHAPES, 0)).backward()))
 
 
+def metrics_of_steps(spec: str) -> list[dict[str, float]]:
+    return metrics_of(Training(spec))
+
+
+def metrics_of(training: Any) -> list[dict[str, float]]:
+    """What the state of a training says after each of three steps."""
+    found = []
+    for number in range(3):
+        training.step(number)
+        found.append(training.state.metrics())
+    return found
+
+
 def sparse_embedding() -> str:
     model = DistributedDataParallel(nn.Embedding(50, 4, sparse=True))
     model.register_comm_hook(ddp.State("topk(0.1)"), ddp.hook)
@@ -311,7 +336,7 @@ def error_while_rank_1_hangs(path: str, step: Callable[[], Any]) -> str | None:
 
 def gathered_lengths(lengths: list[list[int]]) -> bool:
     """Messages of all these lengths come through whole, whatever came before; `lengths[call][rank]`."""
-    from perbit.engines.collective.bytegroup import ByteGroup, own_group
+    from perbit.torch.collective.bytegroup import ByteGroup, own_group
 
     group = ByteGroup(own_group(None))
     for call in lengths:

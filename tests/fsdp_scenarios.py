@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from ddp_scenarios import error_of, error_while_rank_1_hangs, network, tensors
+from ddp_scenarios import error_of, error_while_rank_1_hangs, metrics_of, network, tensors
 from perbit.engines import fsdp
 from perbit.plan import PlanLike
 from perbit.sim.data import load
@@ -64,6 +64,10 @@ def train(spec: str | None, steps: int) -> dict[str, Any]:
     if training.state:
         result |= {"ratio": training.state.ratio, "modules": training.state.modules}
     return result
+
+
+def metrics_of_steps(spec: str) -> list[dict[str, float]]:
+    return metrics_of(Training(spec))
 
 
 def resume(spec: str) -> tuple[list[int], list[int]]:

@@ -34,6 +34,7 @@ LAYERS = [
     {"protocols"},
     {"session"},
     {"extend", "testing"},
+    {"torch"},
     {"sim", "engines", "report"},
     {"commands"},
     {"cli"},

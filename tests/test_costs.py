@@ -19,7 +19,7 @@ from perbit.coding import cost
 from perbit.coding.agreed import form
 from perbit.coding.bits import varint
 from perbit.coding.codec import as_pipeline
-from perbit.engines.collective.coding import FrameForm
+from perbit.torch.collective.coding import FrameForm
 
 CEILING = 100_000_000
 BY_HAND = dict(costly.by_hand())

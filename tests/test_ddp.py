@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,29 +21,14 @@ from perbit.coding.families.formats import Raw
 from perbit.coding.spec import codec
 from perbit.coding.values import Shape, size
 from perbit.engines import fsdp
-from perbit.engines.collective.buckets import Bucket, BucketGradients, CodedParameter, ShardBucket
-from perbit.engines.collective.coding import cuts
-from perbit.engines.collective.feedback import Memories, decay
-from perbit.engines.collective.reduction import Gathered, Reduction, Sharded
 from perbit.engines.ddp import State
 from perbit.errors import SpecError
 from perbit.plan import Budget, Chooser, Plan
+from perbit.torch.collective.buckets import Bucket, BucketGradients, CodedParameter, ShardBucket
+from perbit.torch.collective.coding import cuts
+from perbit.torch.collective.reduction import Gathered, Reduction, Sharded
+from perbit.torch.feedback import Memories, decay
 from ranks import Ranks
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[Ranks]:
-    ranks = Ranks(2)
-    yield ranks
-    ranks.close()
-
-
-@pytest.fixture(scope="module")
-def five() -> Iterator[Ranks]:
-    ranks = Ranks(5)
-    yield ranks
-    ranks.close()
-
 
 # --- training --------------------------------------------------------------------------------------------------------
 
@@ -155,6 +140,18 @@ def test_ranks_that_are_not_at_the_same_step_are_told(two: Ranks) -> None:
     first, second = two.run(scenarios.out_of_step)
     assert "another rank is at step 1, this one at 0" in first
     assert "another rank is at step 0, this one at 1" in second
+
+
+def test_metrics_are_of_one_step_and_of_all(two: Ranks, five: Ranks) -> None:
+    for ranks in (two, five):
+        first, second, third = ranks.run(scenarios.metrics_of_steps, "topk(0.05)")[0]
+        assert (first["step"], second["step"], third["step"]) == (1, 2, 3)
+        assert third["total_bytes"] == first["bytes"] + second["bytes"] + third["bytes"]
+        assert third["dense_bytes"] == first["dense_bytes"] > 0
+        assert third["ratio"] == third["dense_bytes"] / third["bytes"] > 1
+        assert third["encode_seconds"] > 0
+        assert third["exchange_seconds"] >= third["wait_seconds"] > 0
+        assert third["memory_norm"] > third["memory_norms/1.weight"] > 0
 
 
 def test_sparse_gradients_are_refused_with_advice(two: Ranks) -> None:

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 import fsdp_scenarios as scenarios
 from perbit import Plan
 from ranks import Ranks
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[Ranks]:
-    ranks = Ranks(2)
-    yield ranks
-    ranks.close()
 
 
 def test_exact_codecs_give_what_fsdp_gives(two: Ranks) -> None:
@@ -37,6 +28,15 @@ def test_training_with_fewer_bytes_reaches_the_accuracy_of_plain_training(two: R
 def test_a_resumed_run_takes_the_same_path(two: Ranks) -> None:
     for uninterrupted, resumed in two.run(scenarios.resume, "topk(0.05) | qsgd(15) | rans"):
         assert uninterrupted == resumed
+
+
+def test_metrics_are_of_one_step_and_of_all(two: Ranks) -> None:
+    for first, second, third in two.run(scenarios.metrics_of_steps, "topk(0.05)"):
+        assert (first["step"], second["step"], third["step"]) == (1, 2, 3)
+        assert third["total_bytes"] == first["bytes"] + second["bytes"] + third["bytes"]
+        assert third["dense_bytes"] == first["dense_bytes"] > 0
+        assert third["exchange_seconds"] >= third["wait_seconds"] > 0
+        assert third["memory_norm"] > third["memory_norms/1.weight"] > 0
 
 
 @pytest.mark.parametrize("spec", ["topk(0.1)", "topk(0.1) | qsgd(15) | rans"])

@@ -71,7 +71,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """`perbit.testing` is loaded when it is asked for: it needs Hypothesis, which only test suites have."""
-    if name == "testing":
-        return importlib.import_module("perbit.testing")
+    """What needs other packages is loaded when it is asked for: `perbit.testing` needs Hypothesis, `perbit.torch` PyTorch."""
+    if name in ("testing", "torch"):
+        return importlib.import_module(f"perbit.{name}")
     raise AttributeError(f"module 'perbit' has no attribute {name!r}{_moved.NAMES.get(name, '')}")

@@ -13,12 +13,14 @@ from perbit.coding.values import Floats
 from perbit.errors import DecodeError, EncodeError, NonFiniteError
 from perbit.kernels import K
 from perbit.kernels.api import F32
+from perbit.parallel import chunks
 
 # The number of each dtype in a frame. Never reused.
 DTYPES = (
     "float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool",
 )  # fmt: skip
 FLOATS = DTYPES[:4]
+_BF16_MAX_BITS = 0x7F7F
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -102,42 +104,80 @@ def nonfinite(array: NDArray[Any], name: str | None) -> EncodeError:
 
 
 def native_bytes(array: NDArray[Any]) -> memoryview:
-    """The little-endian bytes of an array, without a copy where possible."""
+    """The little-endian bytes of a stored array, without a copy where possible."""
     flat = np.asarray(array, order="C").reshape(-1)
-    if dtype_name(flat.dtype) == "bfloat16":
-        flat = flat.view(np.uint16)
     return bytes_of(flat.astype(flat.dtype.newbyteorder("<"), copy=False))
 
 
 def from_native(data: bytes | bytearray | memoryview, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    """The array whose little-endian bytes these are."""
+    """The array whose little-endian bytes these are, as it is stored."""
     if dtype == "bool":
         flags = np.frombuffer(data, np.uint8)
         if flags.size and flags.max() > 1:
             raise DecodeError("a truth value is neither 0 nor 1")
         return flags.astype(bool).reshape(shape)
-    stored = np.uint16 if dtype == "bfloat16" else np.dtype(dtype)
-    flat = np.frombuffer(data, np.dtype(stored).newbyteorder("<")).astype(stored)
-    values = flat.view(_decoded_bfloat16()) if dtype == "bfloat16" else flat
-    if not _all_finite(values):
+    kind = np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
+    flat = np.frombuffer(data, kind.newbyteorder("<")).astype(kind)
+    if not (_are_finite_bf16(flat) if dtype == "bfloat16" else _all_finite(flat)):
         raise DecodeError("the frame holds NaN or infinite values")
-    return values.reshape(shape)
+    return flat.reshape(shape)
 
 
-def _decoded_bfloat16() -> np.dtype[Any]:
-    try:
-        return _bfloat16()
-    except EncodeError as error:
-        raise DecodeError(str(error)) from None
-
-
-def from_float32(values: F32, dtype: str) -> NDArray[Any]:
-    """Decoded values in the dtype of the frame; what half precision cannot hold saturates."""
+def stored_float32(values: F32, dtype: str) -> NDArray[Any]:
+    """Decoded values as an array of this dtype is stored; what half precision cannot hold saturates."""
     if dtype == "float32":
         return values
     if dtype == "float64":
         return values.astype(np.float64)
     if dtype == "float16":
         return np.clip(values, -65504, 65504).astype(np.float16)
-    limit = float.fromhex("0x1.fep127")
-    return np.clip(values, -limit, limit).astype(_decoded_bfloat16())
+    flat, bits = values.reshape(-1), np.empty(values.size, np.uint16)
+    for lo, hi in chunks(values.size):
+        bits[lo:hi] = round_to_bf16(flat[lo:hi])
+    return bits.reshape(values.shape)
+
+
+def from_float32(values: F32, dtype: str) -> NDArray[Any]:
+    """Decoded values in the dtype of the frame."""
+    return as_dtype(stored_float32(values, dtype), dtype)
+
+
+# --- bfloat16, which numpy does not know: it is stored as 16-bit integers, and becomes a dtype of ml_dtypes at the door ------------------
+
+
+def as_dtype(stored: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """A stored array with the dtype it is to have for a caller."""
+    if dtype != "bfloat16":
+        return stored
+    try:
+        return stored.view(_bfloat16())
+    except EncodeError as error:
+        raise DecodeError(str(error)) from None
+
+
+def stored(array: NDArray[Any]) -> NDArray[Any]:
+    """An array as it is stored, without a copy."""
+    return array.view(np.uint16) if dtype_name(array.dtype) == "bfloat16" else array
+
+
+def without_bf16(stored: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """The values of a stored array in a dtype that numpy knows."""
+    return from_bf16(stored) if dtype == "bfloat16" and stored.dtype == np.uint16 else stored
+
+
+def round_to_bf16(x: F32) -> NDArray[np.uint16]:
+    """The bits of the nearest bfloat16, ties to even, never infinite."""
+    bits: NDArray[np.uint32] = x.view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    magnitude = np.minimum(rounded & 0x7FFF, _BF16_MAX_BITS)
+    upper: NDArray[np.uint16] = (magnitude | (bits >> 16 & 0x8000)).astype(np.uint16)
+    return upper
+
+
+def _are_finite_bf16(bits: NDArray[Any]) -> bool:
+    return not bool(((bits & 0x7F80) == 0x7F80).any())  # the exponent of NaN and infinity
+
+
+def from_bf16(bits: NDArray[Any]) -> F32:
+    """The values of these bits."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)

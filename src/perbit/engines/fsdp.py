@@ -18,14 +18,13 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 
-from perbit.coding.codec import as_pipeline
 from perbit.coding.values import Shape, size
-from perbit.engines.collective.buckets import BucketGradients, CodedParameter, ShardBucket, plan_by_parameter
-from perbit.engines.collective.bytegroup import ByteGroup
-from perbit.engines.collective.feedback import Memories, check_decay, decay
-from perbit.engines.collective.reduction import Sharded
 from perbit.errors import EncodeError
 from perbit.plan.plan import PlanLike
+from perbit.torch.collective.buckets import BucketGradients, CodedParameter, ShardBucket, plan_by_parameter
+from perbit.torch.collective.bytegroup import ByteGroup, for_bytes
+from perbit.torch.collective.reduction import Sharded
+from perbit.torch.kept import KeptByRank
 
 
 def compress(model: torch.nn.Module, plan: PlanLike, *, error_feedback: bool | float = True, seed: int = 0) -> State:
@@ -50,7 +49,7 @@ def _parameters(module: FSDPModule, names: Mapping[torch.nn.Module, str]) -> dic
     return dict(zip(full_names, found, strict=True))
 
 
-class State:
+class State(KeptByRank):
     """What is kept between steps for all sharded modules of a model; `compress` makes it.
 
     Args:
@@ -61,47 +60,35 @@ class State:
     """
 
     def __init__(self, plan: PlanLike, *, error_feedback: bool | float = True, seed: int = 0) -> None:
-        check_decay(error_feedback)
-        self.plan, self.error_feedback, self.seed = plan_by_parameter(plan), error_feedback, seed
+        super().__init__(error_feedback, seed)
+        self.plan = plan_by_parameter(plan)
         self.modules: list[str] = []
-        self.memories = Memories()
-        self.steps: dict[str, int] = {}
-        self.dense_bytes = 0  # what a float32 reduce-scatter would have sent from this rank
+        self.steps: dict[str, int] = {}  # of each module
         self._groups: dict[dist.ProcessGroup, ByteGroup] = {}
-
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes of coded gradients this rank has sent so far."""
-        return sum(group.sent_bytes for group in self._groups.values())
-
-    @property
-    def ratio(self) -> float:
-        """How many times less than float32 that is."""
-        return self.dense_bytes / self.sent_bytes if self.sent_bytes else float("nan")
 
     def group(self, group: dist.ProcessGroup) -> ByteGroup:
         if group not in self._groups:
-            self._groups[group] = ByteGroup(group)
+            self._groups[group] = ByteGroup(for_bytes(group), self.traffic)
         return self._groups[group]
+
+    def begin(self, module: str) -> int:
+        """The number of this step of a module. The first module that comes to a step begins it."""
+        step = self.steps.get(module, 0)
+        self.steps[module] = step + 1
+        if step >= self.step:
+            self.step = step + 1
+            self.traffic.begin_step()
+        return step
 
     def state_dict(self) -> dict[str, Any]:
         """Numbers and tensors for a checkpoint. Each rank has its own memories: save one for every rank."""
-        memory = {name: torch.from_numpy(array) for name, array in self.memories.copies().items()}
-        return {"seed": self.seed, "steps": dict(self.steps), **_place(), "memory": memory}
+        return {**super().state_dict(), "steps": dict(self.steps)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from `state_dict()` of the same rank."""
-        place = _place()
-        if any(state[key] != place[key] for key in place):
-            raise ValueError(
-                f"this is the state of rank {state['rank']} of {state['world']}, loaded by rank {place['rank']} of {place['world']}"
-            )
-        self.seed, self.steps = int(state["seed"]), dict(state["steps"])
-        self.memories.load(state["memory"])
-
-
-def _place() -> dict[str, int]:
-    return {"rank": dist.get_rank(), "world": dist.get_world_size()}
+        steps = dict(state["steps"])
+        super().load_state_dict({"step": max(steps.values(), default=0), **state})
+        self.steps = steps
 
 
 class CodedReduceScatter(ReduceScatter):
@@ -125,16 +112,16 @@ class CodedReduceScatter(ReduceScatter):
         op: Any,
         async_op: bool = False,
     ) -> None:
-        if input_tensor.device.type != "cpu":
-            raise EncodeError(f"perbit codes gradients on the CPU, these are on {input_tensor.device}")
         state, ranks = self.state, self.state.group(group)
-        values = input_tensor.to(torch.float32).numpy()
+        values = input_tensor.to("cpu", torch.float32).numpy()
         shard = values.size // ranks.world
-        state.dense_bytes += 4 * (values.size - shard)
-        gradients = BucketGradients(self._bucket(shard), values, state.steps.get(self.name, 0), index=0)
-        state.steps[self.name] = gradients.step + 1
+        gradients = BucketGradients(self._bucket(shard), values, state.begin(self.name), index=0)
+        state.traffic.dense_bytes += 4 * (values.size - shard)
         reduction = Sharded(ranks, state.memories, state.seed)
-        parts = reduction.scatter(gradients, reduction.encode(gradients), _weight(op, ranks.world))
+        with state.traffic.timed("encode"):
+            frames = reduction.encode(gradients)
+        with state.traffic.timed("exchange"):
+            parts = reduction.scatter(gradients, frames, _weight(op, ranks.world))
         if parts is None:
             output_tensor.fill_(torch.nan)
         else:
@@ -163,9 +150,8 @@ class CodedReduceScatter(ReduceScatter):
     def _coded(self, name: str, shape: Shape, end: int) -> CodedParameter:
         """A parameter's part of a shard. The plan chooses by the whole parameter: how many ranks share it makes no difference."""
         plan, whole = self.state.plan, self.parameters.get(name)
-        codec = as_pipeline(plan.codec_for(name, tuple(whole.sharded_param.shape)) if whole else plan.default)
-        n = size(shape)
-        return CodedParameter(name, shape, codec, decay(self.state.error_feedback, codec, n), end - n, end)
+        codec = plan.codec_for(name, tuple(whole.sharded_param.shape)) if whole else plan.default
+        return CodedParameter.of(name, shape, codec, self.state.error_feedback, end - size(shape))
 
 
 def _weight(op: Any, world: int) -> float:

@@ -24,17 +24,19 @@ _TENSOR = Cost(1 << 18, 20_000)  # of any tensor, however small
 
 
 def write(array: NDArray[Any], entry: Entry, name: str | None, out: Writer, key: int) -> None:
-    """Append one tensor; `name` is for errors."""
+    """Append one tensor, as it is stored or as numpy has it; `name` is for errors."""
     stages = entry.codec.stages
+    stored = arrays.stored(array)
+    values = arrays.without_bf16(stored, entry.dtype)
     if isinstance(stages[0], Raw):  # raw keeps every dtype exactly
-        arrays.check_finite(array, name)
-        Rest(stages[1:]).encode_bytes(arrays.native_bytes(array), out)
+        arrays.check_finite(values, name)
+        Rest(stages[1:]).encode_bytes(arrays.native_bytes(stored), out)
         return
     finds_nonfinite = isinstance(stages[0], FloatCodec) and stages[0].finds_nonfinite
     try:
-        entry.codec.rest.encode_floats(arrays.to_floats(array, name, scan=not finds_nonfinite), out, key)
+        entry.codec.rest.encode_floats(arrays.to_floats(values, name, scan=not finds_nonfinite), out, key)
     except NonFiniteError:
-        raise arrays.nonfinite(array, name) from None
+        raise arrays.nonfinite(values, name) from None
     except PerbitError:
         raise
     except (ValueError, ArithmeticError, LookupError, RuntimeError) as error:  # the values were changed meanwhile
@@ -54,6 +56,11 @@ def check_results(entries: Sequence[Entry], budget: Budget) -> None:
 
 def read(src: Reader, entry: Entry) -> NDArray[Any]:
     """The next tensor."""
+    return arrays.as_dtype(read_stored(src, entry), entry.dtype)
+
+
+def read_stored(src: Reader, entry: Entry) -> NDArray[Any]:
+    """The next tensor, where bfloat16 values are 16-bit integers: this needs no package that numpy does without."""
     value = _read(src, entry)
     if src.budget is not None:
         src.budget.keep(value.nbytes)
@@ -68,7 +75,7 @@ def _read(src: Reader, entry: Entry) -> NDArray[Any]:
         return arrays.from_native(Rest(stages[1:]).decode_bytes(src, n_bytes), entry.dtype, entry.shape)
     if entry.dtype != "float32":
         src.spend(Cost(3 * n_bytes, n_bytes))
-    return arrays.from_float32(entry.codec.rest.decode_floats(src, entry.shape), entry.dtype)
+    return arrays.stored_float32(entry.codec.rest.decode_floats(src, entry.shape), entry.dtype)
 
 
 def add(src: Reader, entry: Entry, out: F32, weight: float) -> None:
@@ -79,7 +86,8 @@ def add(src: Reader, entry: Entry, out: F32, weight: float) -> None:
         if src.budget is not None:
             src.budget.keep(0)
     elif entry.dtype in arrays.FLOATS:
-        K.axpy(out, arrays.to_floats(read(src, entry), entry.name).flat, weight)
+        values = arrays.without_bf16(read_stored(src, entry), entry.dtype)
+        K.axpy(out, arrays.to_floats(values, entry.name).flat, weight)
     else:
         raise DecodeError(f"cannot add {entry.dtype} values to floats")
 

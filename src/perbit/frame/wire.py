@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,8 @@ from perbit.frame.header import MAGIC, VERSION, Entry, Header, read, write_array
 from perbit.frame.seal import SEAL_BYTES, seal, unsealed
 from perbit.randomness import fold, key_from_seed
 
+T = TypeVar("T")
+
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
@@ -36,6 +38,11 @@ def encode(x: Any, spec: CodecLike, *, seed: int | None = None, name: str | None
     """
     array = arrays.as_numpy(x)
     entry = Entry("", arrays.dtype_name(array.dtype), array.shape, as_pipeline(codec(spec)))
+    return write_one(entry, array, seed=seed, name=name)
+
+
+def write_one(entry: Entry, array: NDArray[Any], *, seed: int | None = None, name: str | None = None) -> bytes:
+    """A frame of one array."""
     out = Writer()
     write_array(entry, out)
     payload.write(array, entry, name, out, key_from_seed(seed))
@@ -54,10 +61,22 @@ def write(
     entries = [
         Entry(name, arrays.dtype_name(a.dtype), a.shape, as_pipeline(codecs[name])) for name, a in tensors.items()
     ]
+    return write_entries(entries, list(tensors.values()), seed=seed, sequence=sequence, digest=digest)
+
+
+def write_entries(
+    entries: Sequence[Entry],
+    values: Sequence[NDArray[Any]],
+    *,
+    seed: int | None = None,
+    sequence: int | None = None,
+    digest: bytes | None = None,
+) -> bytes:
+    """A message of arrays, each with its entry of the directory."""
     out = Writer()
-    write_message(entries, sequence, digest, out)
+    write_message(list(entries), sequence, digest, out)
     key = key_from_seed(seed)
-    for index, (entry, array) in enumerate(zip(entries, tensors.values(), strict=True)):
+    for index, (entry, array) in enumerate(zip(entries, values, strict=True)):
         payload.write(array, entry, entry.name, out, fold(key, index))
     return seal(out)
 
@@ -99,15 +118,23 @@ def decode(
     Traceback (most recent call last):
     perbit.errors.LimitError: the frame claims 1000 values, above the limit of 10; pass max_values=1000 to allow it
     """
+    return read_one(
+        payload.read, frame, expect_shape,
+        codecs=codecs, max_values=max_values, max_memory=max_memory, max_operations=max_operations,
+    )  # fmt: skip
+
+
+def read_one(
+    read_tensor: Callable[[Reader, Entry], T], frame: Piece, expect_shape: Shape | None = None, **limits: Any
+) -> T:
+    """What `decode` does, with a tensor as `read_tensor` makes it; `limits` are those of `open_frame`."""
     expected = None if expect_shape is None else expected_values([expect_shape])
-    src, header = open_frame(
-        frame, max_values, expected=expected, max_memory=max_memory, max_operations=max_operations, codecs=codecs
-    )
+    src, header = open_frame(frame, expected=expected, **limits)
     entry = _only(header)
     if expect_shape is not None and entry.shape != tuple(expect_shape):
         raise DecodeError(f"expected shape {tuple(expect_shape)}, the frame holds {entry.shape}")
     with payload.decoding():
-        value = payload.read(src, entry)
+        value = read_tensor(src, entry)
         src.end()
     return value
 
@@ -122,15 +149,23 @@ def loads(
     max_operations: int | None = None,
 ) -> dict[str, NDArray[Any]]:
     """Decode a message; `expect` maps every name to its shape and refuses anything else. The other arguments are those of `decode`."""
+    return read_all(
+        payload.read, frame, expect,
+        codecs=codecs, max_values=max_values, max_memory=max_memory, max_operations=max_operations,
+    )  # fmt: skip
+
+
+def read_all(
+    read_tensor: Callable[[Reader, Entry], T], frame: Piece, expect: Mapping[str, Shape] | None = None, **limits: Any
+) -> dict[str, T]:
+    """What `loads` does, with tensors as `read_tensor` makes them; `limits` are those of `open_frame`."""
     expected = None if expect is None else expected_values(expect.values())
-    src, header = open_frame(
-        frame, max_values, expected=expected, max_memory=max_memory, max_operations=max_operations, codecs=codecs
-    )
+    src, header = open_frame(frame, expected=expected, **limits)
     check_message(header)
     if expect is not None:
         check_expected(header, expect)
     with payload.decoding():
-        values = {entry.name: payload.read(src, entry) for entry in header.entries}
+        values = {entry.name: read_tensor(src, entry) for entry in header.entries}
         src.end()
     return values
 
@@ -228,7 +263,7 @@ def read_header(frame: Piece, max_values: int | None = None) -> Header:
 
 def open_frame(
     frame: Piece,
-    max_values: int | None,
+    max_values: int | None = None,
     *,
     expected: int | None = None,
     max_memory: int | None = None,

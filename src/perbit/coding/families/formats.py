@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from perbit.coding.arrays import from_bf16, round_to_bf16
 from perbit.coding.bits import Reader, Writer, bytes_of
 from perbit.coding.codec import FloatCodec, Rest, checked_finite
 from perbit.coding.cost import Cost
@@ -15,8 +15,6 @@ from perbit.coding.values import Floats, Shape, size
 from perbit.kernels import K
 from perbit.kernels.api import F32
 from perbit.parallel import chunks
-
-BF16_MAX_BITS = 0x7F7F
 
 
 @register
@@ -97,13 +95,4 @@ class Bf16(FloatCodec):
 
     def decode(self, src: Reader, shape: Shape, rest: Rest) -> F32:
         upper = np.frombuffer(rest.decode_bytes(src, 2 * size(shape)), "<u2")
-        return checked_finite((upper.astype(np.uint32) << 16).view(np.float32)).reshape(shape)
-
-
-def round_to_bf16(x: F32) -> NDArray[np.uint16]:
-    """The bits of the nearest bfloat16, ties to even, never infinite."""
-    bits: NDArray[np.uint32] = x.view(np.uint32)
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    magnitude = np.minimum(rounded & 0x7FFF, BF16_MAX_BITS)
-    upper: NDArray[np.uint16] = (magnitude | (bits >> 16 & 0x8000)).astype(np.uint16)
-    return upper
+        return checked_finite(from_bf16(upper)).reshape(shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -12,18 +13,22 @@ from numpy.typing import NDArray
 from torch.distributed.distributed_c10d import _get_default_group
 
 from perbit.coding.bits import Piece
+from perbit.torch.traffic import Traffic
 
 _HEAD = 8  # bytes of a message's length
 _ROOM = 32  # a block has 1/32 more room than the longest message of the step before
 
 
 class ByteGroup:
-    """All-gather and all-to-all of byte strings. All ranks make the same calls in the same order, from one thread."""
+    """All-gather and all-to-all of byte strings. All ranks make the same calls in the same order, from one thread.
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
+    `traffic` counts what leaves this rank, padding and lengths included, and the time that collectives take.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, traffic: Traffic | None = None) -> None:
         self.group = group
         self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
-        self.sent_bytes = 0  # what left this rank, padding and lengths included
+        self.traffic = traffic or Traffic()
         self._room: dict[int, int] = {}
 
     def gather(self, message: Piece, channel: int) -> list[Piece]:
@@ -51,11 +56,13 @@ class ByteGroup:
         """Message j goes to rank j; what came from rank j is at place j. The one to itself stays empty."""
         lengths = torch.tensor([0 if j == self.rank else len(m) for j, m in enumerate(messages)])
         arriving = torch.empty_like(lengths)
-        dist.all_to_all_single(arriving, lengths, group=self.group)
+        with self.traffic.timed("wait"):
+            dist.all_to_all_single(arriving, lengths, group=self.group)
         outgoing = _filled([m for j, m in enumerate(messages) if j != self.rank], int(lengths.sum()))
         incoming = torch.empty(int(arriving.sum()), dtype=torch.uint8)
-        dist.all_to_all_single(incoming, outgoing, arriving.tolist(), lengths.tolist(), group=self.group)
-        self.sent_bytes += outgoing.numel() + _HEAD * (self.world - 1)
+        with self.traffic.timed("wait"):
+            dist.all_to_all_single(incoming, outgoing, arriving.tolist(), lengths.tolist(), group=self.group)
+        self.traffic.sent_bytes += outgoing.numel() + _HEAD * (self.world - 1)
         ends = arriving.cumsum(0).tolist()
         whole = incoming.numpy()
         return [whole[end - length : end].data for end, length in zip(ends, arriving.tolist(), strict=True)]
@@ -63,8 +70,9 @@ class ByteGroup:
     def _all_gather(self, pieces: Sequence[Piece], n_bytes: int) -> list[NDArray[np.uint8]]:
         block = _filled(pieces, n_bytes)
         rows = list(torch.empty((self.world, n_bytes), dtype=torch.uint8).unbind())
-        dist.all_gather(rows, block, group=self.group)
-        self.sent_bytes += n_bytes * (self.world - 1)
+        with self.traffic.timed("wait"):
+            dist.all_gather(rows, block, group=self.group)
+        self.traffic.sent_bytes += n_bytes * (self.world - 1)
         return [row.numpy() for row in rows]
 
 
@@ -92,10 +100,32 @@ def own_group(parent: dist.ProcessGroup | None, timeout: timedelta | None = None
     return group
 
 
-def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
-    """How long collectives of this group wait on the CPU; None, which is torch's own default, where its backend does not say."""
+def for_bytes(group: dist.ProcessGroup) -> dist.ProcessGroup:
+    """The group itself where it carries tensors of the CPU, as gloo does; else a gloo group of the same ranks, made once."""
+    if has_cpu(group):
+        return group
+    if group not in _beside:
+        _beside[group] = own_group(group)
+    return _beside[group]
+
+
+_beside: WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup] = WeakKeyDictionary()
+
+
+def has_cpu(group: dist.ProcessGroup) -> bool:
     try:
-        timeout: timedelta = group._get_backend(torch.device("cpu")).options._timeout
-    except (RuntimeError, AttributeError):  # no backend for the CPU, or one without options
-        return None
-    return timeout
+        group._get_backend(torch.device("cpu"))
+    except RuntimeError:
+        return False
+    return True
+
+
+def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
+    """How long collectives of this group wait; None, which is torch's own default, where no backend of it says."""
+    for device in (torch.device("cpu"), *group._device_types):
+        try:
+            timeout: timedelta = group._get_backend(device).options._timeout
+        except (RuntimeError, AttributeError):  # no backend for this device, or one without options
+            continue
+        return timeout
+    return None

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from perbit.coding.bits import Piece
-from perbit.engines.collective.buckets import Bucket, BucketGradients, CodedParameter
-from perbit.engines.collective.bytegroup import ByteGroup
-from perbit.engines.collective.feedback import Memories, fed
 from perbit.kernels import K
 from perbit.kernels.api import F32
 from perbit.randomness import fold, key_from_seed
+from perbit.torch.collective.buckets import Bucket, BucketGradients, CodedParameter
+from perbit.torch.collective.bytegroup import ByteGroup
+from perbit.torch.feedback import Memories, fed
 
 
 class Reduction(ABC):
@@ -155,3 +155,9 @@ class Sharded(Reduction):
             else:
                 self._add(gradients, frame, sums, own, weight)
         return sums
+
+
+def reduction_for(group: ByteGroup, memories: Memories, seed: int, gather_up_to: int) -> Reduction:
+    """The way that suits the number of ranks."""
+    kind = Gathered if group.world <= gather_up_to else Sharded
+    return kind(group, memories, seed)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cache
 
-from perbit.coding.codec import Pipeline
-from perbit.coding.values import Shape
-from perbit.engines.collective.coding import FrameForm, cuts
+from perbit.coding.codec import Codec, Pipeline, as_pipeline
+from perbit.coding.values import Shape, size
 from perbit.kernels.api import F32
 from perbit.plan.plan import Chooser, PlanLike, as_plan
+from perbit.torch.collective.coding import FrameForm, cuts
+from perbit.torch.feedback import decay
 
 Bounds = list[tuple[int, int]]  # for each parameter, where it begins and ends
 
@@ -24,6 +25,12 @@ class CodedParameter:
     gamma: float | None  # the decay of its error memory; None: it has none
     start: int
     stop: int
+
+    @classmethod
+    def of(cls, name: str, shape: Shape, codec: Codec, error_feedback: bool | float, start: int) -> CodedParameter:
+        """A parameter whose values begin at `start`."""
+        pipeline, n = as_pipeline(codec), size(shape)
+        return cls(name, shape, pipeline, decay(error_feedback, pipeline, n), start, start + n)
 
     @property
     def n(self) -> int:
@@ -102,6 +109,11 @@ class BucketGradients:
     step: int
     index: int  # of the bucket in the step
     sending: list[list[F32]] = field(default_factory=list)  # what is encoded for each piece
+
+
+def ring_bytes(n: int, world: int) -> int:
+    """What a float32 ring all-reduce of n values sends from each rank."""
+    return 2 * (world - 1) * n * 4 // world
 
 
 def plan_by_parameter(plan: PlanLike) -> Chooser:

@@ -1,4 +1,4 @@
-"""Error feedback for engines: what compression kept back, by tensor, worked on in place.
+"""Error feedback: what compression kept back, by tensor, worked on in place.
 
 A memory m first becomes v = g + γ·m, which is encoded from there; once the frame is delivered its values are taken off, m ← v - C(v).
 Between the two the memory holds what is under way, so a step that fails is not lost: it is sent with the next one.
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 
 from perbit.coding.codec import Pipeline
 from perbit.kernels import K
@@ -50,12 +51,17 @@ class Memories:
         for array in self.arrays.values():
             array *= np.float32(factor)
 
+    def norms(self) -> dict[str, float]:
+        """The Euclidean norm of every memory."""
+        return {name: float(np.sqrt(K.moments(array)[2])) for name, array in self.arrays.items()}
+
     def copies(self) -> dict[str, F32]:
         return {name: array.copy() for name, array in self.arrays.items()}
 
     def load(self, arrays: Mapping[str, Any]) -> None:
-        """Take over copies of these arrays."""
-        self.arrays = {name: np.array(array, np.float32).reshape(-1) for name, array in arrays.items()}
+        """Take over copies of these arrays or tensors."""
+        tensors = {name: torch.as_tensor(array).to("cpu", torch.float32) for name, array in arrays.items()}
+        self.arrays = {name: tensor.flatten().clone().numpy() for name, tensor in tensors.items()}
 
 
 def fed(g: F32, memory: F32 | None, gamma: float, is_zero: bool) -> F32:
