@@ -25,12 +25,12 @@ FOUNDATION = {"numpy", "zstandard", "perbit"} | {
 # The rooms of the house, lowest first: a module imports from its own room or from rooms further up in this list.
 LAYERS = [
     {"errors", "_moved", "plugins"},
-    {"kernels", "files"},
+    {"kernels", "files", "dtypes"},
     {"randomness", "parallel", "gennorm", "theory"},
     {"coding"},
     {"frame"},
     {"plan"},
-    {"channels"},
+    {"channels", "delta"},
     {"protocols"},
     {"session"},
     {"extend", "testing"},

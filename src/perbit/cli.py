@@ -17,11 +17,14 @@ from perbit.errors import PerbitError, Stopped
 # Each command is a module of perbit.commands, loaded only when it is called.
 COMMANDS = {
     "compare": "train a federated model with several methods and show what each bit buys",
+    "init": "write a comparison and a Python module for data and code of your own",
     "train": "train a federated model with one method",
     "tune": "search the spec with the best accuracy under a byte budget",
     "codecs": "list every codec with its parameters",
     "encode": "encode the arrays of a file as one frame",
     "decode": "decode a frame back into arrays",
+    "diff": "write what leads from one model file to another",
+    "apply": "make the new model from the old one and a delta",
     "plan": "say which tensor of a model gets which codec, and its bytes",
     "inspect": "say what a frame holds and where its bytes go",
     "bench": "measure kernels and codecs as ratios to memcpy and to their peers",

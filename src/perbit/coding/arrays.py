@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perbit import dtypes
 from perbit.coding.bits import bytes_of
 from perbit.coding.values import Floats
 from perbit.errors import DecodeError, EncodeError, NonFiniteError
@@ -17,8 +18,9 @@ from perbit.kernels.api import F32
 # The number of each dtype in a frame. Never reused.
 DTYPES = (
     "float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool",
+    "float8_e4m3fn", "float8_e5m2",
 )  # fmt: skip
-FLOATS = DTYPES[:4]
+FLOATS = DTYPES[:4]  # what lossy codecs take; float8 are as small as they should be, and go as they are
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -41,26 +43,20 @@ def as_numpy(x: Any) -> NDArray[Any]:
 def _from_torch(x: Any) -> NDArray[Any]:
     """The values of a torch tensor, without importing torch."""
     try:
-        if str(x.dtype) == "torch.bfloat16":
-            return x.detach().float().numpy(force=True).astype(_bfloat16())  # type: ignore[no-any-return]
+        kind = str(x.dtype).removeprefix("torch.")
+        if kind in dtypes.STORED:  # which numpy has not
+            return x.detach().float().numpy(force=True).astype(dtypes.named(kind))  # type: ignore[no-any-return]
         return x.numpy(force=True)  # type: ignore[no-any-return]
+    except dtypes.DtypeError as error:
+        raise EncodeError(str(error)) from None
     except (TypeError, RuntimeError) as error:
         raise EncodeError(
             f"cannot read this tensor ({error}); convert it first, e.g. to x.to_dense().float()"
         ) from error
 
 
-def _bfloat16() -> np.dtype[Any]:
-    try:
-        import ml_dtypes
-    except ImportError:
-        raise EncodeError("bfloat16 needs the package ml_dtypes: pip install ml_dtypes") from None
-    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-    return dtype
-
-
 def item_size(dtype: str) -> int:
-    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
+    return dtypes.stored(dtype).itemsize
 
 
 def to_floats(array: NDArray[Any], name: str | None, scan: bool = True) -> Floats:
@@ -104,8 +100,7 @@ def nonfinite(array: NDArray[Any], name: str | None) -> EncodeError:
 def native_bytes(array: NDArray[Any]) -> memoryview:
     """The little-endian bytes of an array, without a copy where possible."""
     flat = np.asarray(array, order="C").reshape(-1)
-    if dtype_name(flat.dtype) == "bfloat16":
-        flat = flat.view(np.uint16)
+    flat = flat.view(dtypes.stored(dtype_name(flat.dtype)))
     return bytes_of(flat.astype(flat.dtype.newbyteorder("<"), copy=False))
 
 
@@ -116,19 +111,26 @@ def from_native(data: bytes | bytearray | memoryview, dtype: str, shape: tuple[i
         if flags.size and flags.max() > 1:
             raise DecodeError("a truth value is neither 0 nor 1")
         return flags.astype(bool).reshape(shape)
-    stored = np.uint16 if dtype == "bfloat16" else np.dtype(dtype)
-    flat = np.frombuffer(data, np.dtype(stored).newbyteorder("<")).astype(stored)
-    values = flat.view(_decoded_bfloat16()) if dtype == "bfloat16" else flat
+    stored = dtypes.stored(dtype)
+    values = np.frombuffer(data, stored.newbyteorder("<")).astype(stored).view(_named(dtype))
     if not _all_finite(values):
         raise DecodeError("the frame holds NaN or infinite values")
     return values.reshape(shape)
 
 
-def _decoded_bfloat16() -> np.dtype[Any]:
+def _named(dtype: str) -> np.dtype[Any]:
     try:
-        return _bfloat16()
-    except EncodeError as error:
+        return dtypes.named(dtype)
+    except dtypes.DtypeError as error:
         raise DecodeError(str(error)) from None
+
+
+def stand_in(dtype: str, is_raw: bool) -> str:
+    """A dtype to read a tensor as that is only looked at: the same, unless a package for it is missing."""
+    try:
+        return dtypes.named(dtype).name
+    except dtypes.DtypeError:
+        return dtypes.stored(dtype).name if is_raw else "float32"
 
 
 def from_float32(values: F32, dtype: str) -> NDArray[Any]:
@@ -140,4 +142,4 @@ def from_float32(values: F32, dtype: str) -> NDArray[Any]:
     if dtype == "float16":
         return np.clip(values, -65504, 65504).astype(np.float16)
     limit = float.fromhex("0x1.fep127")
-    return np.clip(values, -limit, limit).astype(_decoded_bfloat16())
+    return np.clip(values, -limit, limit).astype(_named(dtype))

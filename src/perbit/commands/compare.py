@@ -8,7 +8,7 @@ from pathlib import Path
 
 from perbit.commands.common import EXIT_OK, json_option, positive, print_json
 from perbit.commands.progress import Display
-from perbit.commands.runfolder import run_folder
+from perbit.commands.runfolder import check_untouched, run_folder
 from perbit.files import write_atomically, write_json
 from perbit.sim.compare import config, pool, summary
 from perbit.sim.compare.config import Comparison
@@ -27,7 +27,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def output_options(parser: argparse.ArgumentParser) -> None:
     """What all commands that train share."""
     parser.add_argument("-o", "--output", type=Path, help="folder for results (default: perbit-runs/NAME)")
-    parser.add_argument("--resume", action="store_true", help="go on where the same command was stopped")
+    again = parser.add_mutually_exclusive_group()
+    again.add_argument("--resume", action="store_true", help="go on where the same command was stopped")
+    again.add_argument("--fresh", action="store_true", help="discard the runs that the folder holds")
     parser.add_argument("--processes", type=positive, default=n_cores(), help="runs at a time (default: one a core)")
     parser.add_argument("--dump-frames", action="store_true", help="keep every frame as a file `perbit decode` takes")
     json_option(parser)
@@ -36,6 +38,7 @@ def output_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     comparison = _changed(config.load(options.comparison), options)
     output = options.output or Path("perbit-runs") / Path(options.comparison).stem
+    check_untouched(output, options.resume, options.fresh)
     check(comparison)
     with run_folder(output):
         return _compare(comparison, output, options)
@@ -63,7 +66,7 @@ def _compare(comparison: Comparison, output: Path, options: argparse.Namespace) 
         print_json({"output": str(output), "advice": summary.advice(rows), **results})
         return EXIT_OK
     print(f"\n{said}", end="")
-    print(f"\nReport: {page or output / 'results.json'}")
+    print(f"\n{'Report' if page else 'Results'}: {page or output / 'results.json'}")
     return EXIT_OK
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from perbit.commands.common import EXIT_OK, print_json
 from perbit.commands.compare import output_options
 from perbit.commands.progress import Display
-from perbit.commands.runfolder import run_folder
+from perbit.commands.runfolder import check_untouched, run_folder
 from perbit.commands.train import task_of, task_options
 from perbit.errors import PerbitError
 from perbit.sim.compare import config, pool
@@ -38,8 +38,9 @@ def run(options: argparse.Namespace) -> int:
     if not options.budget_mb > 0:
         raise PerbitError(f"the budget must be above 0 MB, not {options.budget_mb:g}")
     task, methods = task_of(options), candidates()
-    check(config.Comparison("tune", task, tuple(methods), (options.seed,)))
     output = options.output or Path("perbit-runs") / "tune"
+    check_untouched(output, options.resume, options.fresh)
+    check(config.Comparison("tune", task, tuple(methods), (options.seed,)))
 
     def run_all(jobs: Sequence[Job]) -> list[Outcome]:
         with Display([job.method.name for job in jobs], jobs[0].until or task.rounds, quiet=options.json) as show:

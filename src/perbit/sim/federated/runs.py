@@ -187,13 +187,17 @@ def _plain(point: Point) -> dict[str, Any]:
 
 
 def _finished(folder: Path, about: dict[str, Any]) -> Outcome | None:
-    """The outcome of the very same run, if it is done."""
+    """The outcome of the very same run, if it is done. What is done with other settings is not thrown away unasked."""
     try:
         known: Outcome = json.loads((folder / "result.json").read_text())
     except (OSError, ValueError):
         return None
-    is_same = all(json.dumps(known.get(key)) == json.dumps(value) for key, value in about.items())  # in order: rules
-    return known if is_same else None
+    for part, value in about.items():
+        if json.dumps(known.get(part)) != json.dumps(value):  # in order: rules
+            raise FileError(
+                f"{folder} holds a finished run with other settings ({part}); choose another folder, or discard it with --fresh"
+            )
+    return known
 
 
 def _forget(*paths: Path) -> None:

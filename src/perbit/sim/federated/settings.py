@@ -18,6 +18,7 @@ from perbit.plan.whole import has_share
 from perbit.protocols import presets
 from perbit.protocols.protocol import Protocol
 from perbit.session.terms import check_sendable
+from perbit.sim.imports import is_import_path
 
 
 class SettingsError(PerbitError, ValueError):
@@ -36,9 +37,12 @@ class Task:
     gradient of one mini-batch. The server steps with what it decoded: rate 1 is FedAvg, the learning rate goes here for gradients.
     """
 
-    data: str = "digits"
+    data: str = "digits"  # this, the model and the next four may be the user's own: "module:name" (docs/own-data.md)
     model: str = "mlp"
     partition: str = "iid"
+    loss: str = ""  # "": that of the data, cross-entropy
+    metric: str = ""  # "": that of the data, accuracy
+    train: str = ""  # local training; "": perbit's
     clients: int = 10
     per_round: int = 0  # clients drawn for each round; 0: all
     rounds: int = 20
@@ -72,6 +76,11 @@ class Task:
             )
         for key in ("optimiser", "server"):
             _require(getattr(self, key) in ("sgd", "adam"), key, f'must be "sgd" or "adam", not {getattr(self, key)!r}')
+        for key in ("loss", "metric", "train"):
+            value = getattr(self, key)
+            said = f'must be "module:function", e.g. "mine:{key}", not {value!r}'
+            _require(not value or is_import_path(value), key, said)
+        _require(not self.train or self.trains_locally, "train", "needs local_epochs or local_steps above 0")
         known = ("constant", "cosine")
         _require(self.schedule in known, "schedule", f'must be "constant" or "cosine", not {self.schedule!r}')
         _require(self.weights in ("samples", "equal"), "weights", f'must be "samples" or "equal", not {self.weights!r}')
