@@ -24,7 +24,7 @@ FOUNDATION = {"numpy", "zstandard", "perbit"} | {
 
 # The rooms of the house, lowest first: a module imports from its own room or from rooms further up in this list.
 LAYERS = [
-    {"errors", "_moved", "plugins"},
+    {"errors", "_moved", "plugins", "extras"},
     {"kernels", "files", "dtypes"},
     {"randomness", "parallel", "gennorm", "theory"},
     {"coding"},

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import perbit
-from perbit import plugins
+from perbit import extras, plugins
 from perbit.commands.common import EXIT_OK, EXIT_STOPPED, EXIT_USAGE, printable
 from perbit.errors import PerbitError, Stopped
 
@@ -45,6 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PerbitError as error:
         print("\n".join(map(printable, f"perbit: {error}".split("\n"))), file=sys.stderr)
         return EXIT_STOPPED if isinstance(error, Stopped) else EXIT_USAGE
+    except ImportError as error:
+        said = extras.missing(error)
+        if said is None:
+            raise
+        print(f"perbit: {said}", file=sys.stderr)
+        return EXIT_USAGE
     except KeyboardInterrupt:
         print("perbit: stopped", file=sys.stderr)
         return EXIT_STOPPED

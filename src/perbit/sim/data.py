@@ -50,7 +50,7 @@ def digits() -> Dataset:
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        raise DataError("digits come with the package scikit-learn: pip install scikit-learn") from None
+        raise DataError('digits come with the package scikit-learn: pip install "perbit[sim]"') from None
     bunch = load_digits()
     x, y = bunch.images[:, None].astype(np.uint8), bunch.target.astype(np.int64)
     is_test = np.arange(len(y)) % 5 == 4

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from perbit import extras
 from perbit.errors import PerbitError
 
 
@@ -38,8 +39,9 @@ def imported(what: str, path: str) -> Any:
         for name in names.split("."):
             found = getattr(found, name)
     except (ImportError, AttributeError) as error:
-        if getattr(error, "name", "") == "torch":
-            raise OwnCodeError(f"{what} {path} needs the package torch: pip install perbit[sim]") from None
+        said = extras.missing(error, f"{what} {path}") if isinstance(error, ImportError) else None
+        if said is not None:
+            raise OwnCodeError(said) from None
         raise OwnCodeError(f"{what} {path} cannot be imported: {error}") from error
     except Exception as error:  # whatever the user's module raises when it is read
         raise OwnCodeError(f"{what} {path} cannot be imported: {_said(error, None)}") from error

@@ -72,6 +72,16 @@ def test(network: torch.nn.Module, data: Dataset) -> tuple[float, float]:
     return score, total / len(data.test)
 
 
+def mean_loss(network: torch.nn.Module, data: Dataset, part: Array) -> float:
+    """The loss of a client's samples, without training."""
+    import torch
+
+    network.eval()
+    with torch.no_grad():
+        losses = [data.objective.loss(network(x), y).item() for x, y in _batches(data, part, TEST_BATCH)]
+    return sum(losses) / max(1, len(losses))
+
+
 class Samples:
     """One client's samples as a torch Dataset, for a user's own training: `torch.utils.data.DataLoader` takes it."""
 

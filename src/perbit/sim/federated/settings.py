@@ -165,7 +165,7 @@ class Method:
         if self.whole_model:
             competes = any(has_share(codec(spec)) for spec in given)
             _require(competes, "whole_model", f"needs a spec that begins with topk(ratio), and up is {self.up!r}")
-        is_used = bool(self.rules) or any(not _is_raw(spec) for spec in given)
+        is_used = bool(self.rules) or any(not is_raw(spec) for spec in given)
         _require(
             self.small in ("auto", "raw") or is_used,
             "small",
@@ -175,7 +175,7 @@ class Method:
     @property
     def is_float32(self) -> bool:
         """Whether nothing is compressed on the way up: the yardstick of a comparison."""
-        return not self.budget_bits and not self.rules and _is_raw(self.up_text)
+        return not self.budget_bits and not self.rules and is_raw(self.up_text)
 
     @property
     def up_text(self) -> str:
@@ -215,11 +215,12 @@ class Method:
         return self._plan(self.up_text, self.rules) if self.up or self.rules else None
 
     def _plan(self, spec: str, rules: Mapping[str, str] = MappingProxyType({})) -> Plan:
-        exact = _is_raw(spec) and not rules  # what is not compressed is exact, small tensors too
+        exact = is_raw(spec) and not rules  # what is not compressed is exact, small tensors too
         return Plan.of(spec, rules, "raw" if exact else self.small, whole_model=self.whole_model)
 
 
-def _is_raw(spec: str) -> bool:
+def is_raw(spec: str) -> bool:
+    """Whether a spec leaves values as they are."""
     return "?" not in spec and codec(spec) == Raw()
 
 

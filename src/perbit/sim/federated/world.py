@@ -62,6 +62,7 @@ class World:
     parts: list[Array]
     network: torch.nn.Module
     first: tensors.Arrays  # the values everybody starts with
+    masked: frozenset[str]  # buffers that are not among them
     mask: NDArray[np.bool_]  # which of them are parameters
     variances: NDArray[np.bool_]  # and which batch norm's variances
     threads: OneThread  # held as long as the world is there
@@ -87,12 +88,21 @@ def build(task: Task, seed: int) -> World:
     if ":" not in task.model:  # pictures compute faster so; a user's own code may not expect it
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     _refuse_lone_samples(network, parts, task)
-    first, counters = tensors.floats(network), tensors.counters(network)
+    masked = tensors.masks(network)
+    first, counters = tensors.floats(network, masked), tensors.counters(network, masked)
+    _refuse_a_bad_start(first, task)
     # Warms torch up: the first client is timed like the others.
     local.train(network, data, parts[0][:2], replace(task, local_epochs=1, local_steps=0), seed)
     tensors.put(network, first | counters)
     layout = Layout.of(first)
-    return World(data, parts, network, first, tensors.trainable(network, layout), tensors.variances(layout), threads)
+    which = tensors.trainable(network, layout), tensors.variances(layout)
+    return World(data, parts, network, first, masked, *which, threads)
+
+
+def _refuse_a_bad_start(first: tensors.Arrays, task: Task) -> None:
+    for name, value in first.items():
+        if not np.isfinite(value).all():
+            raise SettingsError(f"the model {task.model} starts with NaN or infinity in its parameter {name}", "model")
 
 
 def _refuse_other_floats(network: torch.nn.Module, task: Task) -> None:
