@@ -64,7 +64,7 @@ lint: $(VENV)/tested
 	$(BIN)/mypy
 
 bench: $(VENV)/tested
-	$(BIN)/perbit bench --output results/bench.json
+	$(BIN)/perbit bench --force --output results/bench.json
 
 fuzz: $(VENV)/tested
 	$(BIN)/python tests/fuzz.py --seconds $(FUZZ_SECONDS)

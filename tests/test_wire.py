@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -69,13 +66,10 @@ def test_torch_tensors_are_arrays_too() -> None:
     assert np.array_equal(perbit.decode(perbit.encode(half, "raw")).astype(np.float32), half.detach().float().numpy())
 
 
-@pytest.mark.parametrize(
-    "make", [lambda torch: torch.eye(3).to_sparse(), lambda torch: torch.eye(3).to(torch.float8_e5m2)]
-)
-def test_tensors_that_numpy_cannot_read_are_refused_with_the_fix(make: Callable[[Any], Any]) -> None:
+def test_tensors_that_numpy_cannot_read_are_refused_with_the_fix() -> None:
     import torch
 
-    x = make(torch)
+    x = torch.eye(3).to_sparse()
     with pytest.raises(perbit.EncodeError, match=r"convert it first, e\.g\. to x\.to_dense\(\)\.float\(\)"):
         perbit.encode(x, "raw")
     assert np.array_equal(perbit.decode(perbit.encode(x.to_dense().float(), "raw")), np.eye(3))

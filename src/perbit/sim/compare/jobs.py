@@ -9,7 +9,7 @@ from pathlib import Path
 
 from perbit.sim.compare.config import Comparison
 from perbit.sim.compare.pool import Job
-from perbit.sim.federated import world
+from perbit.sim.federated import local, world
 
 
 def jobs(comparison: Comparison, output: Path, resume: bool, dump_frames: bool = False) -> list[Job]:
@@ -38,7 +38,9 @@ def slugs(names: Sequence[str]) -> list[str]:
 
 def check(comparison: Comparison) -> None:
     """Load the data, cut them up, build the model: what cannot run is said before anything is written."""
-    world.build(comparison.task, comparison.seeds[0])
+    place = world.build(comparison.task, comparison.seeds[0])
+    if comparison.task.metric:
+        local.test(place.network, place.data)
 
 
 def n_cores() -> int:
