@@ -60,19 +60,19 @@ def figures(curves: Sequence[Curve], links: Sequence[Link], outcomes: Sequence[O
     sent = against([curve.mb_up for curve in curves], xscale="log", xlabel="MB sent up, all clients (log scale)")
     rounds = against([curve.rounds for curve in curves], xlabel="rounds")
     made = [
-        _figure("accuracy-bytes", "Accuracy against bytes sent up: further left is cheaper", sent),
-        _figure("accuracy-rounds", "Accuracy against rounds", rounds),
+        drawn("accuracy-bytes", "Accuracy against bytes sent up: further left is cheaper", sent),
+        drawn("accuracy-rounds", "Accuracy against rounds", rounds),
     ]
     for link in links:
         name = "accuracy-time-" + "".join(c if c.isalnum() else "-" for c in link.name.lower()).strip("-")
         said = f"Accuracy against time at {link.name}: compute, encoding and decoding measured, transfer modelled"
         label = f"seconds at {link.name} (modelled transfer, log scale)"
         elapsed = against([curve.seconds[link.name] for curve in curves], xscale="log", xlabel=label)
-        made.append(_figure(name, said, elapsed))
+        made.append(drawn(name, said, elapsed))
     if outcomes[0]["fits"]:
         method = outcomes[0]["method"]["name"]
         said = f"GenNorm fits of one client's updates through training ({method}): β = 2 is Gaussian, 1 Laplace, lower is heavier-tailed"
-        made.append(_figure("gennorm", said, lambda axis: _shapes(axis, outcomes[0]["fits"])))
+        made.append(drawn("gennorm", said, lambda axis: _shapes(axis, outcomes[0]["fits"])))
     return made
 
 
@@ -112,7 +112,8 @@ def _shapes(axis: Any, fits: Sequence[dict[str, Any]]) -> None:
     axis.set_ylim(bottom=0)
 
 
-def _figure(name: str, caption: str, draw: Any) -> Figure:
+def drawn(name: str, caption: str, draw: Any) -> Figure:
+    """A figure that `draw` puts onto an axis, in both themes."""
     return Figure(name, caption, _png(draw, LIGHT), _png(draw, DARK))
 
 

@@ -1,6 +1,7 @@
 """One run: a task trained with a method, from the first round or from a checkpoint. Files are whole at every moment.
 
-In the run's folder: ledger.jsonl (every message), timings.jsonl (measured seconds), checkpoint.npz, at the end result.json.
+In the run's folder: ledger.jsonl (every message), timings.jsonl (measured seconds), with `statistics` also statistics.jsonl,
+checkpoint.npz, at the end result.json.
 Nothing in the ledger or in the result depends on time: the same seed gives the same bytes.
 """
 
@@ -21,7 +22,7 @@ from perbit import gennorm
 from perbit.channels import Layout, packing
 from perbit.errors import DecodeError, EncodeError, StateMismatch
 from perbit.files import FileError, write_atomically
-from perbit.sim.federated import ledger, local, rounds, tensors, world
+from perbit.sim.federated import ledger, local, rounds, statistics, tensors, world
 from perbit.sim.federated.rounds import Federation
 from perbit.sim.federated.settings import Method, Task
 from perbit.sim.federated.world import World
@@ -52,6 +53,7 @@ class Progress:
     bytes_down: int = 0
     ledger_position: int = 0
     timings_position: int = 0
+    statistics_position: int = 0
     diverged: bool = False
 
     @property
@@ -72,6 +74,7 @@ def run(
     resume: bool = False,
     until: int | None = None,
     dump_frames: bool = False,
+    with_statistics: bool = False,
     watch: Watch = lambda now, federation: None,
 ) -> Outcome:
     """All rounds, or those up to `until`; `watch` sees the run after every round."""
@@ -89,9 +92,17 @@ def run(
     _forget(folder / "result.json", *([] if resume else [saved, *folder.glob("frames/*.pbit")]))
     books = ledger.Lines(folder / "ledger.jsonl", now.ledger_position)
     times = ledger.Lines(folder / "timings.jsonl", now.timings_position)
+    records = ledger.Lines(folder / statistics.FILE, now.statistics_position) if with_statistics else None
+    recorder = statistics.Recorder(task, place, federation)
     last, due = min(task.rounds, until or task.rounds), time.monotonic() + SECONDS_BETWEEN_CHECKPOINTS
     while now.done < last and not now.diverged:
-        now = _round(federation, place, task, seed, now, books, times, folder if dump_frames else None)
+        is_looked_at = records is not None and recorder.is_due(now.done + 1)
+        if is_looked_at:
+            recorder.before(rounds.present(task, seed, now.done + 1)[0])
+        now, update = _round(federation, place, task, seed, now, books, times, folder if dump_frames else None)
+        if records is not None and is_looked_at and not now.diverged:
+            records.append(recorder.after(now.done, update))
+            now = replace(now, statistics_position=records.position)
         if not now.diverged and (now.done % task.evaluate_every == 0 or now.done == last):
             now = _tested(place, federation, now)
         watch(now, federation)
@@ -116,7 +127,7 @@ def _round(
     books: ledger.Lines,
     times: ledger.Lines,
     dump: Path | None,
-) -> Progress:
+) -> tuple[Progress, dict[str, Any]]:
     book = ledger.Book(now.done + 1)
     try:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -124,12 +135,12 @@ def _round(
     except StateMismatch:  # a fault of a codec or of ours, not of the training
         raise
     except (EncodeError, DecodeError):  # numbers beyond float32 are neither sent nor taken: training has diverged
-        return replace(now, diverged=True)
+        return replace(now, diverged=True), {}
     books.append(book.lines)
     times.append([{"round": book.round, **asdict(clock)}])
     if dump:
         book.dump(dump / "frames")
-    return replace(
+    after = replace(
         now,
         done=book.round,
         fits=now.fits + _fits(task, book.round, update),
@@ -138,6 +149,7 @@ def _round(
         ledger_position=books.position,
         timings_position=times.position,
     )
+    return after, update
 
 
 def _tested(place: World, federation: Federation, now: Progress) -> Progress:
@@ -177,6 +189,7 @@ def _outcome(about: dict[str, Any], place: World, federation: Federation, now: P
         "bytes_up": now.bytes_up,
         "bytes_down": now.bytes_down,
         "fits": list(now.fits),
+        "trivial_accuracy": local.trivial_accuracy(place.data),
         "model_sha256": hashlib.sha256(model.tobytes()).hexdigest(),
     }
 
