@@ -1,8 +1,14 @@
 """The deep runs of the papers: `perbit compare NAME` for each, its outcome into results/compare/NAME, and what it says of the claims.
 
     python experiments/deep.py co3 m22 deepreduce mcm-deep mcm-cifar cnn feedback [--runs FOLDER]
+    python experiments/deep.py mcm-mnist deepreduce-resnet20 …     those of the TOML files in experiments, with the authors' settings
+    python experiments/deep.py --judge co3 …       judges the outcomes that are in results/compare already
 
 Runs can be killed; the same command goes on. Whatever is in FOLDER/NAME already (by `perbit compare NAME -o FOLDER/NAME`) is used.
+
+The tests are stated here, before any run: two methods, paired over seeds, a one-sided t-test at level .05, and the least effect worth
+naming (`perbit.sim.verdicts`). What is compared is the mean accuracy over the last third of the evaluations, steadier than the last one.
+With one seed every claim is INCONCLUSIVE.
 """
 
 from __future__ import annotations
@@ -14,185 +20,185 @@ import statistics
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from perbit_papers.results import RESULTS, verdict
+from perbit.sim.verdicts import Claim
+from perbit_papers.results import RESULTS
 
 KEPT = ("results.json", "table.txt", "accuracy-bytes.png", "accuracy-rounds.png", "accuracy-time-25-mbit-s.png", "gennorm.png")  # fmt: skip
+POINT, HALF = 0.01, 0.005
+HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
-class Reached:
-    """A method over all seeds. `late`: the mean accuracy over the last third of the evaluations, steadier than the last one."""
+class Contest:
+    """A claim about two methods of a comparison; `by` is the figure that is compared seed by seed, larger is better."""
 
-    accuracy: float
-    late: float
-    bytes_up: float
-    bytes_down: float
-    loss: float
+    claim: Claim
+    ours: str
+    theirs: str
+    by: str = "late"
+
+    def judged(self, found: Outcomes) -> str:
+        ours, theirs = found[self.ours], found[self.theirs]
+        mb = [statistics.fmean(reached["bytes_up"]) / 1e6 for reached in (ours, theirs)]
+        verdict = self.claim.judged(ours[self.by], theirs[self.by])
+        return f"{verdict} ({self.ours}, {mb[0]:.3g} MB up, against {self.theirs}, {mb[1]:.3g} MB)"
 
 
-Outcomes = dict[str, Reached]
+Outcomes = dict[str, dict[str, list[float]]]  # of every method, seed by seed
 
 
 def read(path: Path) -> Outcomes:
-    runs: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    """The accuracy at the end and over the last third, the gain in loss, and the bytes."""
+    found: Outcomes = defaultdict(lambda: defaultdict(list))
     for run in json.loads(path.read_text())["runs"]:
-        runs[run["method"]["name"]].append(run)
-    return {name: _reached(of) for name, of in runs.items()}
+        curve = [point["accuracy"] for point in run["history"]]
+        reached = found[run["method"]["name"]]
+        reached["accuracy"].append(curve[-1])
+        reached["late"].append(statistics.fmean(curve[-max(1, len(curve) // 3) :]))
+        reached["minus_loss"].append(-_loss(run["history"][-1]))
+        for key in ("bytes_up", "bytes_down"):
+            reached[key].append(run[key])
+    return found
 
 
-def _reached(runs: list[dict[str, Any]]) -> Reached:
-    curves = [[point["accuracy"] for point in run["history"]] for run in runs]
-    return Reached(
-        statistics.fmean(curve[-1] for curve in curves),
-        statistics.fmean(statistics.fmean(curve[-max(1, len(curve) // 3) :]) for curve in curves),
-        statistics.fmean(run["bytes_up"] for run in runs),
-        statistics.fmean(run["bytes_down"] for run in runs),
-        statistics.fmean(run["history"][-1]["loss"] or float("inf") for run in runs),
+def _loss(point: dict[str, Any]) -> float:
+    return 1e9 if point["loss"] is None else float(point["loss"])
+
+
+def _co3(decay: str) -> str:
+    return f"fp4, γ = {decay}"
+
+
+CO3 = [
+    Contest(Claim("CO₃, Figs. 13-15: error feedback helps fp4", HALF), _co3("0.7"), _co3("0")),
+    Contest(
+        Claim("CO₃, Figs. 13-15: a memory that decays is better than one that does not", HALF), _co3("0.7"), _co3("1")
+    ),
+    Contest(
+        Claim("CO₃, Fig. 16: fp4 loses at most a point to fp8 + topK, with fewer bits", -POINT),
+        _co3("0.7"),
+        "fp8 + top 50 %",
+    ),
+    Contest(Claim("CO₃: fp4 loses at most a point to float32", -POINT), _co3("0.7"), "float32"),
+]
+_ADAPTIVE, _FIXED = "top K + 2-mw L₂, adaptive", "top K + 2-mw L₂, β = 0.9"
+M22 = [
+    *(
+        Contest(Claim(f"M22, Fig. 3: 2-mw L₂ beats {rival} at an equal budget", HALF), _ADAPTIVE, rival)
+        for rival in ("top K + uniform, 2 bits", "top K + fp8", "top K + fp16")
+    ),
+    Contest(Claim("M22, Fig. 3: refitting the shape is better than keeping it", HALF), _ADAPTIVE, _FIXED),
+]
+DEEPREDUCE = [
+    Contest(
+        Claim(f"DeepReduce, Table 2: {name} keeps top-r's test loss to 1 %", -0.08),
+        name,
+        "top 10 %, 32-bit positions",
+        "minus_loss",
     )
-
-
-def listed(found: Outcomes, names: list[str]) -> str:
-    return ", ".join(f"{name} {found[name].accuracy:.1%}" for name in names)
-
-
-def co3(found: Outcomes) -> list[str]:
-    by_decay = {float(name.split("γ = ")[1]): name for name in found if name.startswith("fp4, γ")}
-    best = max(by_decay, key=lambda decay: found[by_decay[decay]].late)
-    said = listed(found, list(by_decay.values()))
-    plain, coded, rival = found["float32"], found[by_decay[best]], found["fp8 + top 50 %"]
-    return [
-        verdict(best > 0, "error feedback helps fp4 (Figs. 13-15)", said),
-        verdict(
-            0 < best < 1, "a memory that decays, γ in (0, 1), is best", f"over the last third of the run γ = {best:g}"
-        ),
-        verdict(
-            coded.late >= rival.late and coded.bytes_up < rival.bytes_up,
-            "CO₃ beats fp8 + topK in accuracy per bit (Fig. 16)",
-            f"{coded.accuracy:.1%} with {coded.bytes_up / 1e6:.0f} MB up against {rival.accuracy:.1%} with {rival.bytes_up / 1e6:.0f} MB",
-        ),
-        verdict(
-            coded.late >= plain.late - 0.01,
-            "CO₃ keeps the accuracy of float32",
-            f"{coded.accuracy:.1%} against {plain.accuracy:.1%}, {plain.bytes_up / coded.bytes_up:.1f} x fewer bytes up",
-        ),
-    ]
-
-
-def m22(found: Outcomes) -> list[str]:
-    coded = [name for name in found if name != "float32"]
-    adaptive, fixed = (next(name for name in coded if part in name) for part in ("adaptive", "β ="))
-    best = max(coded, key=lambda name: found[name].late)
-    return [
-        verdict(best in (adaptive, fixed), "2-mw L₂ is the most accurate at an equal budget (Fig. 3)", listed(found, coded)),
-        verdict(
-            found[adaptive].late >= found[fixed].late,
-            "refitting the shape in every round is at least as good as keeping it",
-            listed(found, [adaptive, fixed]),
-        ),
-    ]  # fmt: skip
-
-
-def deepreduce(found: Outcomes) -> list[str]:
-    top = found["top 10 %, 32-bit positions"]
-    coded = [name for name in found if name not in ("float32", "top 10 %, 32-bit positions", "top 1 % + mw-L₂")]
-    volumes = ", ".join(f"{name} {found[name].bytes_up / found['float32'].bytes_up:.3f}" for name in found)
-    return [
-        verdict(
-            all(found[name].bytes_up < top.bytes_up for name in coded), "every DeepReduce code is smaller than top-r", f"volume up: {volumes}"
-        ),
-        verdict(
-            all(found[name].loss <= top.loss * 1.01 for name in coded),
-            "and keeps top-r's test loss (the accuracy is that of the commonest word until much later)",
-            ", ".join(f"{name} {found[name].loss:.2f}" for name in found),
-        ),
-    ]  # fmt: skip
-
-
-def mcm(found: Outcomes) -> list[str]:
-    names = ["SGD", "DIANA", "MCM", "Artemis", "Dore"]
-    ranked = all(
-        by(found["DIANA"]) >= by(found["MCM"]) > max(by(found["Artemis"]), by(found["Dore"]))
-        for by in (lambda r: r.accuracy, lambda r: r.late)
+    for name in ("Bloom P0", "Fit-Poly", "Bloom P0 + QSGD")
+]
+MCM = [
+    Contest(Claim("MCM, deep runs: MCM beats Artemis", POINT), "MCM", "Artemis"),
+    Contest(Claim("MCM, deep runs: MCM beats Dore", POINT), "MCM", "Dore"),
+    Contest(Claim("MCM, deep runs: MCM loses at most two points to DIANA", -2 * POINT), "MCM", "DIANA"),
+]
+CNN = [
+    Contest(
+        Claim("100 x fewer uplink bytes cost at most a point of accuracy", -POINT), "low rank, predicted", "float32"
     )
-    late = ", ".join(f"{name} {found[name].late:.1%}" for name in names)
-    return [
-        verdict(
-            ranked,
-            "DIANA ≥ MCM > Artemis, Dore",
-            f"at the end {listed(found, names)}; mean over the last third of the run {late}",
+]
+FEEDBACK = [
+    Contest(
+        Claim("a prediction inside error feedback helps at the same bytes", HALF),
+        "predicted feedback",
+        "error feedback",
+    ),
+    Contest(
+        Claim("a downlink of 20 x fewer bytes costs at most a point", -POINT),
+        "predicted both ways",
+        "predicted feedback",
+    ),
+]
+CLAIMS = {
+    "co3": CO3,
+    "m22": M22,
+    "deepreduce": DEEPREDUCE,
+    "mcm-deep": MCM,
+    "mcm-cifar": MCM,
+    "cnn": CNN,
+    "feedback": FEEDBACK,
+}
+
+
+_TOP_R = "top 1 %"
+RESNET = [
+    *(
+        Contest(
+            Claim(f"DeepReduce, Figs. 4-5: {name} loses at most a point to no compression", -POINT), name, "float32"
         )
-    ]
-
-
-def cnn(found: Outcomes) -> list[str]:
-    plain = found["float32"]
-    small_enough = [(n, r) for n, r in found.items() if plain.bytes_up >= 100 * r.bytes_up]
-    if not small_enough:
-        return [verdict(False, "100 x fewer uplink bytes", "no method sends so little")]
-    name, coded = max(small_enough, key=lambda pair: pair[1].late)
-    times = plain.bytes_up / coded.bytes_up
-    return [
-        verdict(
-            coded.accuracy >= plain.accuracy - 0.01 and times >= 100,
-            "float32's accuracy within a point at 100 x fewer uplink bytes",
-            f"{name} {coded.accuracy:.1%} against {plain.accuracy:.1%}, {times:.0f} x fewer",
-        )
-    ]
-
-
-def feedback(found: Outcomes) -> list[str]:
-    names = ("float32", "error feedback", "predicted feedback", "predicted both ways")
-    plain, coded, predicted, both = (found[name] for name in names)
-    times_down, times_up = plain.bytes_down / both.bytes_down, plain.bytes_up / both.bytes_up
-    return [
-        verdict(
-            predicted.accuracy > coded.accuracy
-            and predicted.loss < coded.loss
-            and predicted.bytes_up < 1.02 * coded.bytes_up,
-            "a prediction inside error feedback helps at the same bytes",
-            f"{listed(found, list(found))}; {plain.bytes_up / predicted.bytes_up:.0f} x fewer bytes up than float32",
-        ),
-        verdict(
-            both.accuracy >= predicted.accuracy - 0.01 and times_down >= 20,
-            "a downlink of 20 x fewer bytes costs at most a point",
-            f"{both.accuracy:.1%} against {predicted.accuracy:.1%}; {times_down:.0f} x fewer bytes down, {times_up:.0f} x up",
-        ),
-    ]
-
-
-CLAIMS: dict[str, Callable[[Outcomes], list[str]]] = {
-    "co3": co3, "m22": m22, "deepreduce": deepreduce, "mcm-deep": mcm, "mcm-cifar": mcm, "cnn": cnn, "feedback": feedback,
+        for name in (_TOP_R, "Bloom P0", "Bloom P1", "Bloom P2", "Fit-Poly", "Fit-DExp")
+    ),
+    Contest(
+        Claim("DeepReduce, Fig. 4: the naive filter loses a point or more against top-r", POINT), _TOP_R, "Bloom naive"
+    ),
+]
+TABLE_2 = [
+    Contest(Claim(f"DeepReduce, Table 2: {name} loses at most a point to top-r", -POINT), name, "top 10 %")
+    for name in ("Bloom P0", "Fit-Poly", "Bloom P0 + QSGD")
+]
+NCF = [
+    Contest(Claim(f"DeepReduce, NCF: {name} loses at most a point of hit rate", -POINT), name, "float32")
+    for name in ("Bloom P0 + QSGD, FPR .6", "SKCompress, 128 quantiles")
+]
+FILES = {  # those with the authors' settings, by TOML file
+    "mcm-mnist": "mcm/mnist.toml", "mcm-fashion": "mcm/fashion.toml", "mcm-cifar-authors": "mcm/cifar.toml",
+    "deepreduce-resnet20": "deepreduce/resnet20.toml", "deepreduce-table2": "deepreduce/table2.toml", "deepreduce-ncf": "deepreduce/ncf.toml",
 }  # fmt: skip
+CLAIMS |= {"mcm-mnist": MCM, "mcm-fashion": MCM, "mcm-cifar-authors": MCM}
+CLAIMS |= {"deepreduce-resnet20": RESNET, "deepreduce-table2": TABLE_2, "deepreduce-ncf": NCF}
+
+
+def judge(name: str) -> None:
+    """Say what the outcomes in results/compare mean for the claims."""
+    to = RESULTS / "compare" / name
+    found = read(to / "results.json")
+    sentences = [contest.judged(found) for contest in CLAIMS[name]]
+    (to / "verdict.txt").write_text("\n".join(sentences) + "\n", "utf-8")
+    print("\n".join(sentences))
 
 
 def publish(name: str, ran: Path) -> None:
-    """Copy what is worth keeping, with the configuration that made it, and say what it means."""
+    """Copy what is worth keeping, with the configuration that made it."""
     to = RESULTS / "compare" / name
     to.mkdir(parents=True, exist_ok=True)
-    for file in KEPT:
+    for file in (file for file in KEPT if (ran / file).is_file()):
         shutil.copy(ran / file, to / file)
-    config = resources.files("perbit_papers.comparisons").joinpath(f"{name}.toml").read_text("utf-8")
-    (to / "config.toml").write_text(config, "utf-8")
-    sentences = CLAIMS[name](read(ran / "results.json"))
-    (to / "verdict.txt").write_text("\n".join(sentences) + "\n", "utf-8")
-    print("\n".join(sentences))
+    built_in = resources.files("perbit_papers.comparisons").joinpath(f"{name}.toml")
+    config = (HERE / FILES[name]) if name in FILES else built_in
+    (to / "config.toml").write_text(config.read_text("utf-8"), "utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="+", choices=list(CLAIMS))
     parser.add_argument("--runs", type=Path, default=Path("perbit-runs"))
+    parser.add_argument("--judge", action="store_true", help="train nothing")
+    parser.add_argument("--processes", default="1", help="runs at a time")
     options = parser.parse_args()
     for name in options.names:
-        command = [sys.executable, "-m", "perbit.cli", "compare", name, "-o", str(options.runs / name), "--resume"]
-        subprocess.run(command, check=True)
-        publish(name, options.runs / name)
+        ran = options.runs / name
+        if not options.judge:
+            comparison = str(HERE / FILES[name]) if name in FILES else name
+            command = [sys.executable, "-m", "perbit.cli", "compare", comparison, "-o", str(ran), "--resume"]
+            subprocess.run([*command, "--processes", options.processes], check=True)
+            publish(name, ran)
+        judge(name)
 
 
 if __name__ == "__main__":

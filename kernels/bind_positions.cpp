@@ -98,14 +98,14 @@ static nb::object bind_bloom_query(nb::handle filter, uint64_t n, unsigned hashe
 }
 
 static nb::object bind_bloom_resolve(Array<const uint32_t> accepted, uint64_t bytes, unsigned hashes, uint32_t seed,
-                                     bool blocked, uint64_t count) {
+                                     bool blocked, uint64_t count, bool skip) {
     const Span in(accepted);
     const BloomShape shape = bloom_shape(bytes, hashes, seed, blocked);
     require(count <= in.size, "the filter accepts fewer positions than there are");
     auto positions = std::make_unique_for_overwrite<uint32_t[]>(count);
     {
         nb::gil_scoped_release released;
-        PERBIT_CALL(bloom_resolve, in.data, in.size, shape, count, positions.get());
+        PERBIT_CALL(bloom_resolve, in.data, in.size, shape, count, skip, positions.get());
     }
     return to_numpy(std::move(positions), count);
 }
@@ -120,7 +120,7 @@ void bind_positions(nb::module_& m) {
     m.def("bloom_query", &bind_bloom_query, nb::arg("data"), nb::arg("n"), nb::arg("hashes"), nb::arg("seed"),
           nb::arg("blocked"), nb::arg("limit"));
     m.def("bloom_resolve", &bind_bloom_resolve, array("accepted"), nb::arg("n_bytes"), nb::arg("hashes"), nb::arg("seed"),
-          nb::arg("blocked"), nb::arg("count"));
+          nb::arg("blocked"), nb::arg("count"), nb::arg("skip"));
 }
 
 }  // namespace perbit

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <tuple>
 
 #include "bits.hpp"
 
@@ -199,50 +200,78 @@ std::vector<uint32_t> bloom_query(const uint8_t* filter, const BloomShape& shape
     return positions;
 }
 
-// Which members of each bit's set are still to be drawn.
+// A position that sets a bit: positions of one bit are drawn in the order of `draw`.
+struct Member {
+    uint32_t bit, draw, rank;
+    auto key() const { return std::tuple(bit, draw, rank); }
+};
+
+// Which members of each bit's set are still to be drawn, and whether another set has drawn one of them since this one's last turn.
 struct ConflictSet {
     uint32_t bit, size;
     size_t next, end;
+    bool explained = false;
 };
 
-// Chooses count of the accepted positions: sets of positions that share a bit, smallest first, give one member each, again and
-// again. Members come in the order of hash(seed - 1), which is the draw; a set of one is a true position.
-void bloom_resolve(const uint32_t* accepted, size_t size, const BloomShape& shape, size_t count, uint32_t* out) {
-    std::vector<uint32_t> order(accepted, accepted + size);
-    const auto draw = [&](uint32_t x) { return uint64_t(murmur_finish(murmur_key(x), shape.seed - 1)) << 32 | x; };
-    std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return draw(a) < draw(b); });
-
-    struct Member {
-        uint32_t bit, rank;
-    };
-    const BloomBits bits(shape);
-    std::vector<Member> members;
-    members.reserve(size * shape.hashes);
-    for (size_t rank = 0; rank < size; rank++) {
-        const uint32_t key = murmur_key(order[rank]);
-        for (unsigned i = 0; i < shape.hashes; i++) members.push_back({bits(key, i), uint32_t(rank)});
-    }
-    const auto packed = [](const Member& m) { return uint64_t(m.bit) << 32 | m.rank; };
-    std::sort(members.begin(), members.end(), [&](const Member& a, const Member& b) { return packed(a) < packed(b); });
-    const auto twin = [&](const Member& a, const Member& b) { return packed(a) == packed(b); };
-    members.erase(std::unique(members.begin(), members.end(), twin), members.end());
-
+// The sets by bit, over members by bit.
+inline std::vector<ConflictSet> conflict_sets(const std::vector<Member>& members) {
     std::vector<ConflictSet> sets;
     for (size_t begin = 0, end; begin < members.size(); begin = end) {
         for (end = begin; end < members.size() && members[end].bit == members[begin].bit;) end++;
         sets.push_back({members[begin].bit, uint32_t(end - begin), begin, end});
     }
-    std::stable_sort(sets.begin(), sets.end(), [](const ConflictSet& a, const ConflictSet& b) { return a.size < b.size; });
+    return sets;
+}
+
+// Chooses count of the accepted positions: sets of positions that share a bit, smallest first, give one member each, again and
+// again; a set of one is a true position. Members come in the order of hash(seed - 1), which is the draw. With skip, every set has
+// an order of its own, hash(seed - 1 - bit), and gives nothing in a turn before which another set has drawn one of its members:
+// that position explains the bit.
+void bloom_resolve(const uint32_t* accepted, size_t size, const BloomShape& shape, size_t count, bool skip, uint32_t* out) {
+    std::vector<uint32_t> order(accepted, accepted + size);
+    const auto draw = [&](uint32_t x) { return uint64_t(murmur_finish(murmur_key(x), shape.seed - 1)) << 32 | x; };
+    if (!skip) std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return draw(a) < draw(b); });
+
+    const BloomBits bits(shape);
+    std::vector<Member> members;
+    members.reserve(size * shape.hashes);
+    for (size_t rank = 0; rank < size; rank++) {
+        const uint32_t key = murmur_key(order[rank]);
+        for (unsigned i = 0; i < shape.hashes; i++) {
+            const uint32_t bit = bits(key, i);
+            members.push_back({bit, skip ? murmur_finish(key, shape.seed - 1 - bit) : uint32_t(rank), uint32_t(rank)});
+        }
+    }
+    std::sort(members.begin(), members.end(), [](const Member& a, const Member& b) { return a.key() < b.key(); });
+    const auto twin = [](const Member& a, const Member& b) { return a.key() == b.key(); };
+    members.erase(std::unique(members.begin(), members.end(), twin), members.end());
+
+    std::vector<ConflictSet> sets = conflict_sets(members);
+    std::vector<uint32_t> turns(sets.size());
+    std::iota(turns.begin(), turns.end(), 0u);
+    std::stable_sort(turns.begin(), turns.end(), [&](uint32_t a, uint32_t b) { return sets[a].size < sets[b].size; });
+    const auto explain = [&](uint32_t x, uint32_t own) {
+        const uint32_t key = murmur_key(x);
+        for (unsigned i = 0; i < shape.hashes; i++) {
+            const uint32_t bit = bits(key, i);
+            const auto at = std::lower_bound(sets.begin(), sets.end(), bit, [](const ConflictSet& s, uint32_t b) { return s.bit < b; });
+            if (bit != own) at->explained = true;
+        }
+    };
 
     std::vector<bool> taken(size);
     for (size_t chosen = 0; chosen < count;) {
-        for (ConflictSet& set : sets) {
+        for (const uint32_t turn : turns) {
+            ConflictSet& set = sets[turn];
             while (set.next < set.end && taken[members[set.next].rank]) set.next++;
-            if (set.next == set.end) continue;
+            const bool passes = set.next == set.end || (skip && set.explained);
+            set.explained = false;
+            if (passes) continue;
             taken[members[set.next].rank] = true;
             if (++chosen == count) break;
+            if (skip) explain(order[members[set.next].rank], set.bit);
         }
-        std::erase_if(sets, [](const ConflictSet& set) { return set.next == set.end; });
+        std::erase_if(turns, [&](uint32_t turn) { return sets[turn].next == sets[turn].end; });
     }
     size_t kept = 0;
     for (size_t rank = 0; rank < size; rank++)

@@ -68,7 +68,7 @@ void eliasfano_decode(const uint8_t* data, size_t size, size_t count, unsigned l
 
 void bloom_build(const uint32_t* positions, size_t count, const BloomShape& shape, uint8_t* filter);
 std::vector<uint32_t> bloom_query(const uint8_t* filter, const BloomShape& shape, uint64_t n, uint64_t limit);
-void bloom_resolve(const uint32_t* accepted, size_t size, const BloomShape& shape, size_t count, uint32_t* out);
+void bloom_resolve(const uint32_t* accepted, size_t size, const BloomShape& shape, size_t count, bool skip, uint32_t* out);
 
 void feedback_add(const float* g, const float* memory, size_t n, float gamma, float* out);
 template <class S>

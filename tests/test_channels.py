@@ -25,6 +25,8 @@ CHANNELS: dict[str, Channel] = {
     "feedback auto": ErrorFeedback(Direct(QSGD), decay=None),
     "shifted": Shifted(Direct(QSGD)),
     "shifted packed": Shifted(Direct("qsgd(2)"), alpha=0.1),
+    "shifted by tensor": Shifted(Direct(QSGD), "tensor"),
+    "shifted from the first": Shifted(Direct(QSGD), start="first"),
     "ef21": Shifted(Direct("topk(0.1)")),
     "summed": Summed(Direct(QSGD)),
     "dore": Summed(ErrorFeedback(Direct(QSGD), decay=0.1), scale=0.5),
@@ -317,6 +319,37 @@ def test_default_rates_come_from_the_codec() -> None:
     assert Shifted(Direct("topk(0.1)")).rate(layout) == 1.0
     assert ErrorFeedback(Direct("topk(0.1)"), None).gamma(layout) == 1.0
     assert ErrorFeedback(Direct("qsgd(1, bucket=0)"), None).gamma(layout) == pytest.approx(1 / 11)
+
+
+def test_every_tensor_may_have_the_rate_of_its_own_omega() -> None:
+    layout = Layout.of({"w": (100, 100), "b": (4,)})
+    plan = Plan.of("qsgd(1, bucket=0)", small=None)
+    channel = Shifted(Direct(plan), "tensor")
+    assert channel.rate(layout) == Shifted(Direct(plan)).rate(layout) == pytest.approx(1 / (2 * 101))
+    sender, receiver = channel.init(layout)
+    sent = channel.send({"w": np.ones((100, 100)), "b": np.ones(4)}, sender, seed=0)
+    value, after = channel.receive(sent.frame, receiver)
+    h = layout.split(after.memory[0])
+    assert np.allclose(h["w"], value["w"] / 202)
+    assert np.allclose(h["b"], value["b"] / 6)
+    assert channel.digest(sent.state) == channel.digest(after)
+
+
+def test_a_memory_may_start_at_the_first_vector() -> None:
+    channel = Shifted(Direct("qsgd(1, bucket=0)"), 0.1, "first")
+    sender, receiver = channel.init(50)
+    for k in range(3):
+        x = np.random.default_rng(k).normal(size=50).astype(np.float32)
+        sent = channel.send(x, sender, seed=k)
+        value, receiver = channel.receive(sent.frame, receiver)
+        sender = sent.state
+        assert channel.digest(sender) == channel.digest(receiver)
+        if k == 0:
+            assert np.array_equal(value, x)
+            assert np.array_equal(channel.expectation(receiver), x)
+    assert not np.array_equal(value, x)
+    anew = channel.resync(channel.reset(sender), channel.init(50)[1])
+    assert channel.digest(anew) == channel.digest(sender)
 
 
 @pytest.mark.parametrize(

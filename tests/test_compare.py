@@ -327,6 +327,23 @@ def test_advice_says_whether_seeds_tell_the_method_from_float32() -> None:
     assert summary.advice(alone).endswith("One seed: a difference of a point or two may be chance.")
 
 
+def test_nothing_is_recommended_where_nobody_learnt() -> None:
+    """A word model whose methods all score what the commonest word gives has shown nothing."""
+    float32, sparse = config.parse(SMALL).methods
+    common = (10.0, 10.0, 32.0, 1.0, 0.1, 0.1, False)
+    guessing = [summary.Row(method, 0.078, None, *common, trivial=0.078) for method in (float32, sparse)]
+    assert summary.recommended(guessing) is None
+    assert summary.advice(guessing).startswith("No recommendation: no method has learnt anything yet")
+    assert "7.8%" in summary.advice(guessing)
+    assert summary.recommended([guessing[0], replace(guessing[1], accuracy=0.1)]) is not None
+
+
+def test_the_commonest_answer_is_known(tmp_path: Path) -> None:
+    made = config.parse(SMALL)
+    outcome = run(replace(made.task, rounds=1), made.methods[0], 0, tmp_path)
+    assert 0.08 < outcome["trivial_accuracy"] < 0.13  # ten digits
+
+
 def test_a_budget_nobody_meets_is_an_error(tmp_path: Path) -> None:
     made = config.parse(SMALL)
     outcome = {"done": 1, "diverged": False, "bytes_up": 4000, "history": [{"accuracy": 0.5}]}

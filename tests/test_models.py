@@ -32,6 +32,7 @@ TABLE = Info("a9a", "tabular", (123,), 2)
         ("lenet-fashion", MNIST, 421_642),
         ("resnet20", CIFAR, 269_722),
         ("densenet40", CIFAR, 1_019_722),
+        ("densenet40-k12", CIFAR, 357_491),
         ("lstm", WORDS, 4_053_428),
         ("char-lstm", CHARS, 79_561),
         ("ncf", FILMS, 611_073),
@@ -59,7 +60,9 @@ def test_table_one_layer_by_layer() -> None:
     assert with_state == [n for pair in zip(weights, norms, strict=True) for n in pair] + [1290]
 
 
-@pytest.mark.parametrize("name", ["small-cnn", "lenet", "cnn", "resnet20", "densenet40", "series-cnn", "ncf"])
+@pytest.mark.parametrize(
+    "name", ["small-cnn", "lenet", "cnn", "resnet20", "densenet40", "densenet40-k12", "series-cnn", "ncf"]
+)
 def test_a_model_that_does_not_fit_says_so(name: str) -> None:
     with pytest.raises(models.ModelError, match="words"):
         models.build(name, WORDS)

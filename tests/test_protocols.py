@@ -303,6 +303,51 @@ def test_averaged_memory_is_the_mean_of_the_clients() -> None:
     assert resets == 4 * 4  # after rounds 5, 10, 15 and 20, for each of 4 clients
 
 
+def test_the_order_of_clients_does_not_change_the_averaged_memory() -> None:
+    """H̄ moves after the round; while it moved between clients, those who came later were sent something else."""
+    protocol = presets.rand_mcm_averaged("raw", HALF)
+    results = []
+    for order in ([0, 1, 2, 3], [3, 1, 0, 2]):
+        server, clients = protocol.init(np.zeros(12, np.float32), 4)
+        for k in range(30):  # 4√12 rounds is every 14th: resets are among them
+            delivered = {}
+            for i in order:
+                delivered[i] = protocol.deliver(server, clients[i], seed=k)
+                server = delivered[i].server
+            frames = {}
+            for i in range(4):
+                gradient = delivered[i].client.point - np.float32(i)
+                frames[i], clients[i] = protocol.respond(delivered[i].client, gradient, seed=k)
+            server = protocol.advance(server, frames, 0.1, seed=k)
+        results.append((server.model.tobytes(), server.downlink.memory.tobytes(), server.downlink.resets))
+    assert results[0] == results[1]
+    assert results[0][2] == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["diana", "mcm", "artemis", "dore", "rand_mcm", "rand_mcm_groups", "rand_mcm_averaged"]
+)
+def test_memories_as_the_authors_have_them(name: str) -> None:
+    """Each tensor at its own rate, memories from the first gradient on: everybody still converges."""
+    rate = "alpha" if name in ("diana", "artemis", "dore") else "alpha_up"
+    protocol = presets.protocol_of(name, "qsgd(7) | rans", **{rate: "tensor", "start": "first"})
+    shapes = {"w": np.zeros((40, 30), np.float32), "b": np.zeros(5, np.float32)}
+    server, clients = protocol.init(shapes, 3)
+    start = None
+    for k in range(60):
+        frames = {}
+        for i in range(3):
+            got = protocol.deliver(server, clients[i], seed=k)
+            server = got.server
+            frames[i], clients[i] = protocol.respond(
+                got.client, server.layout.unflatten(got.client.point - np.float32(i)), seed=k
+            )
+        server = protocol.advance(server, frames, 0.2, seed=k)
+        start = start or len(frames[0])
+    assert len(frames[0]) < start / 3  # only the first gradient was raw
+    assert np.abs(server.model - 1).max() < 0.05
+
+
 def test_memories_on_disk_give_the_same_run(tmp_path: Path) -> None:
     in_memory, _, _ = play(presets.rand_mcm(), 15, participation=0.6)
     on_disk, _, _ = play(presets.rand_mcm(folder=str(tmp_path)), 15, participation=0.6)

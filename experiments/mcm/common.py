@@ -5,15 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import statistics
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perbit.files import write_atomically
+from perbit.files import write_atomically, write_json
 from perbit.protocols import presets
+from perbit.sim.verdicts import Claim
 from perbit_papers.convex import Problem, Settings, load, prepare, report, run
 
 BATCH = {"a9a": 50, "phishing": 50, "w8a": 12}
+KEPT = Path("perbit-runs/convex")  # single runs
 S1 = "qsgd(1, bucket=0) | rans"
 S2 = "qsgd(2, bucket=0) | rans"
 
@@ -22,7 +27,7 @@ def options(description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--data", type=Path, required=True, help="folder with a9a.npz, phishing.npz, w8a.npz")
     parser.add_argument("--output", type=Path, default=Path("results/mcm"), help="folder for JSON and PNG")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     return parser
 
 
@@ -36,6 +41,20 @@ def algorithm(name: str, spec: str = S1, **more: Any) -> Any:
     if name == "sgd":
         return preset.make()
     return preset.make(spec, spec, **more) if preset.two_way else preset.make(spec, **more)
+
+
+def kept(
+    setting: str, problem: Problem, name: str, settings: Settings, spec: str = S1, label: str = "", **more: Any
+) -> dict[str, Any]:
+    """A run that was made before, or made now: a killed series goes on."""
+    path = KEPT / f"{setting}, {label or name}, seed {settings.seed}.json"
+    if path.is_file():
+        known: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        return known
+    result = measure(problem, name, settings, spec, label, **more)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, result)
+    return result
 
 
 def measure(
@@ -53,6 +72,38 @@ def measure(
     result["seconds"] = round(time.perf_counter() - began, 1)
     print(f"  {result['algorithm']:20} log10 excess {result['log10_excess']}  ({result['seconds']} s)", flush=True)
     return result
+
+
+Results = list[dict[str, Any]]
+DIVERGED = 3.0  # what counts as the log₁₀ excess of a run that left all bounds
+
+
+@dataclass(frozen=True)
+class Contest:
+    """A claim about the log₁₀ excess of two algorithms, in decades: paired over seeds, one-sided, level .05."""
+
+    claim: Claim
+    ours: str
+    theirs: str
+
+    def judged(self, by_seed: list[Results]) -> str:
+        return str(self.claim.judged(*([-x for x in excesses(by_seed, name)] for name in (self.ours, self.theirs))))
+
+
+def excesses(by_seed: list[Results], algorithm: str) -> list[float]:
+    """The log₁₀ excess of an algorithm, seed by seed."""
+    found = [
+        next(result for result in results if result["algorithm"] == algorithm)["log10_excess"] for results in by_seed
+    ]
+    return [DIVERGED if value is None else float(value) for value in found]
+
+
+def verdict(setting: str, contests: Sequence[Contest], by_seed: list[Results]) -> str:
+    """Mean log₁₀ excesses, then a sentence for every claim."""
+    names = [result["algorithm"] for result in by_seed[0]]
+    means = ", ".join(f"{name} {statistics.fmean(excesses(by_seed, name)):.2f}" for name in names)
+    head = f"{setting}, {len(by_seed)} seeds: mean log10 excess {means}"
+    return "\n".join([head, *(contest.judged(by_seed) for contest in contests)])
 
 
 def save(folder: Path, name: str, content: dict[str, Any], title: str) -> None:

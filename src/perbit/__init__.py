@@ -29,7 +29,7 @@ from perbit.errors import (
 )
 from perbit.frame.wire import decode, decode_add, encode, inspect, loads
 from perbit.parallel import get_threads, set_threads
-from perbit.plan import Budget, Plan, dumps, fit_budget
+from perbit.plan import Budget, Plan, dumps, fit_budget, hold
 from perbit.protocols import presets
 
 BudgetPlan = Budget  # its name in version 0.1
@@ -60,6 +60,7 @@ __all__ = [
     "extend",
     "fit_budget",
     "get_threads",
+    "hold",
     "inspect",
     "loads",
     "presets",

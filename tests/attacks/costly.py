@@ -61,6 +61,12 @@ def bloom(policy: str, n: int) -> bytes:
     return array(codec, (n,), varint(n), section(b"seed" + b"\xff" * 64), zeros(n))
 
 
+def bloom_by_density(policy: str, n: int) -> bytes:
+    """The same with a number of hashes in the section."""
+    codec = f'topk(k={n}, positions=bloom("{policy}", 0.1, rule="density")) | uniform(1) | rans'
+    return array(codec, (n,), varint(n), section(b"seed\x20" + b"\xff" * 64), zeros(n))
+
+
 def lowrank(side: int) -> bytes:
     return array("lowrank(128) | uniform(1) | rans", (side, side), zeros(256 * side))
 
@@ -87,9 +93,10 @@ def by_hand() -> Iterator[tuple[str, bytes]]:
     yield "256 taps, small", rd_taps(32, 64)
     yield "adaptive levels", rd_adaptive(1 << 26)
     yield "adaptive levels, small", rd_adaptive(1 << 18)
-    for policy in ("p0", "p1", "p2", "naive"):
+    for policy in ("p0", "p1", "p2", "p2_authors", "naive"):
         yield f"bloom {policy}", bloom(policy, 1 << 24)
         yield f"bloom {policy}, small", bloom(policy, 1 << 16)
+        yield f"bloom {policy}, by density", bloom_by_density(policy, 1 << 24)
     yield "128 pairs of vectors", lowrank(1 << 13)
     yield "128 pairs of vectors, small", lowrank(1 << 10)
     yield "positions without bits", gaps(1 << 22)

@@ -191,7 +191,7 @@ void bloom(Input& in) {
     const auto found = both<uint32_t>("bloom", filter, size_t(std::min(n, limit)), query(portable::bloom_query), query(avx2::bloom_query));
     if (!found.accepted || accepted.size() > 4096) return;
     const size_t count = accepted.size() / 2;
-    BOTH(uint32_t, "bloom_resolve", filter, count, (void)data; (void)size; bloom_resolve(accepted.data(), accepted.size(), shape, count, out);
+    BOTH(uint32_t, "bloom_resolve", filter, count, (void)data; (void)size; bloom_resolve(accepted.data(), accepted.size(), shape, count, seed & 1, out);
          return nullptr);
 }
 

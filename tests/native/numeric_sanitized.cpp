@@ -181,7 +181,7 @@ static void bloom_filters(size_t n) {
     bloom_build(top, k, shape, filter);
     const std::vector<uint32_t> found = bloom_query(filter, shape, n, n);
     require(std::includes(found.begin(), found.end(), top.data.get(), top.data.get() + k), "a position was lost");
-    if (found.size() < 5000) bloom_resolve(found.data(), found.size(), shape, k, chosen);
+    if (found.size() < 5000) bloom_resolve(found.data(), found.size(), shape, k, below(2), chosen);
     accepted([&] { bloom_query(filter, shape, n, below(k + 1)); });
 }
 

@@ -87,7 +87,11 @@ class Channel(ABC):
 
     def omega(self, layout: Layout) -> float:
         """The largest ω its codecs declare for any tensor."""
-        return max((e.codec.omega(_size(e)) for e in self._entries(layout)), default=0.0)
+        return max(self.omegas(layout), default=0.0)
+
+    def omegas(self, layout: Layout) -> list[float]:
+        """The ω that the codec of each tensor declares."""
+        return [e.codec.omega(_size(e)) for e in self._entries(layout)]
 
     def unbiased(self, layout: Layout) -> bool:
         """Whether every codec declares that its expected value is its input."""

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
+from typing import Literal
 
 import numpy as np
 
@@ -19,6 +20,11 @@ from perbit.kernels.api import F32
 from perbit.plan.plan import PlanLike, as_plan
 
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+Alpha = (
+    float | Literal["tensor"] | None
+)  # the rate of a memory: a number, from each tensor's own ω, or from the largest
+Beginning = Literal["zero", "first"]  # where a memory starts: at zero, or at the first vector
 
 
 def _plan(plan: PlanLike) -> PlanLike:
@@ -172,59 +178,95 @@ class Shifted(_Wrapper):
     """d = C(x - h); value = h + d; h ← h + α·d, at both ends.
 
     The memory of DIANA (Mishchenko et al., 2019) on the way up and of MCM on the way down; α = 1 is EF21 (Richtárik et
-    al., 2021). Without `alpha` it is 1/(2(ω + 1)) for the codec's declared ω, and 1 for biased codecs, which need EF21.
+    al., 2021). Without `alpha` it is 1/(2(ω + 1)) for the largest ω that the codecs declare, and 1 for biased codecs, which need EF21.
+    `alpha="tensor"` takes the ω of each tensor, as the code of MCM's authors does: a small bias then follows at once, where one rate for
+    the whole model would hold it to the pace of the largest tensor. `start="first"`, theirs too: the first frame carries x raw, and h is x.
     """
 
-    alpha: float | None = None
+    alpha: Alpha = None
+    start: Beginning = "zero"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.alpha is not None and not (_is_number(self.alpha) and 0 < self.alpha <= 1):
-            raise _wrong(self, "alpha", "none or a number above 0 and at most 1")
+        if self.alpha not in (None, "tensor") and not (_is_number(self.alpha) and 0 < float(self.alpha) <= 1):
+            raise _wrong(self, "alpha", 'none, "tensor" or a number above 0 and at most 1')
+        if self.start not in ("zero", "first"):
+            raise _wrong(self, "start", '"zero" or "first"')
 
     def rate(self, layout: Layout) -> float:
-        """The α in use for this model."""
-        if self.alpha is not None:
+        """The α in use for this model; the least of them if every tensor has its own."""
+        if isinstance(self.alpha, float | int):
             return self.alpha
         if layout not in self._chosen:
             is_unbiased = self.inner.unbiased(layout)
             self._chosen[layout] = theory.memory_rate(self.inner.omega(layout)) if is_unbiased else 1.0
         return self._chosen[layout]
 
+    @cached_property
+    def _by_value(self) -> dict[Layout, F32]:
+        """The α of every value, worked out so far."""
+        return {}
+
+    def _rates(self, layout: Layout) -> F32 | np.float32:
+        if self.alpha != "tensor":
+            return np.float32(self.rate(layout))
+        if layout not in self._by_value:
+            self._by_value[layout] = rates_by_value(self.inner, layout)
+        return self._by_value[layout]
+
+    def plan_at(self, sequence: int) -> PlanLike:
+        return "raw" if self.start == "first" and sequence == 0 else self.inner.plan_at(sequence)
+
     def memories(self, n: int) -> tuple[Memory, Memory]:
         sender, receiver = self.inner.memories(n)
         h = np.zeros(n, np.float32)
-        return (h, sender), (h, receiver)
+        mark = (np.zeros(1, np.float32),) if self.start == "first" else ()  # becomes 1 with the first frame
+        return (h, *mark, sender), (h, *mark, receiver)
 
     def push(self, x: F32, memory: Memory, layout: Layout, code: Code) -> tuple[F32, Memory]:
-        h, inner = memory
+        h, *mark, inner = memory
+        if mark and not mark[0][0]:
+            return self._started(code(x), inner)
         d, inner = self.inner.push(x - h, inner, layout, code)
-        return self._moved(h, d, inner, layout)
+        return self._moved(h, d, (*mark, inner), layout)
 
     def pull(self, decoded: F32, memory: Memory, layout: Layout) -> tuple[F32, Memory]:
-        h, inner = memory
+        h, *mark, inner = memory
+        if mark and not mark[0][0]:
+            return self._started(decoded, inner)
         d, inner = self.inner.pull(decoded, inner, layout)
-        return self._moved(h, d, inner, layout)
+        return self._moved(h, d, (*mark, inner), layout)
 
-    def _moved(self, h: F32, d: F32, inner: Memory, layout: Layout) -> tuple[F32, Memory]:
+    def _started(self, x: F32, inner: Memory) -> tuple[F32, Memory]:
+        return x, (x, np.ones(1, np.float32), inner)
+
+    def _moved(self, h: F32, d: F32, rest: Memory, layout: Layout) -> tuple[F32, Memory]:
         """The value and the new memory: one array for both where the memory moves by all of d."""
-        value, rate = h + d, np.float32(self.rate(layout))
-        if rate == 1:
-            return value, (value, inner)
-        is_ours = not inner and d.flags.writeable  # what was just decoded, and the inner channel remembers nothing
+        value, rate = h + d, self._rates(layout)
+        if self.alpha != "tensor" and rate == 1:
+            return value, (value, *rest)
+        is_ours = not rest[-1] and d.flags.writeable  # what was just decoded, and the inner channel remembers nothing
         moved = np.multiply(d, rate, out=d if is_ours else None)
         moved += h
-        return value, (moved, inner)
+        return value, (moved, *rest)
 
     def shared(self, memory: Memory) -> tuple[F32, ...]:
-        return (memory[0], *self.inner.shared(memory[-1]))
+        return (*memory[:-1], *self.inner.shared(memory[-1]))
 
     def with_shared(self, memory: Memory, arrays: tuple[F32, ...]) -> Memory:
-        return arrays[0], self.inner.with_shared(memory[-1], arrays[1:])
+        own = len(memory) - 1
+        return (*arrays[:own], self.inner.with_shared(memory[-1], arrays[own:]))
 
     def expectation(self, state: State) -> F32 | None:
         h: F32 = state.memory[0]
         return h
+
+
+def rates_by_value(channel: Channel, layout: Layout) -> F32:
+    """α of every value by the ω of its tensor: 1/(2(ω + 1)), or 1 for all if a codec is biased."""
+    is_unbiased = channel.unbiased(layout)
+    rates = [theory.memory_rate(omega) if is_unbiased else 1.0 for omega in channel.omegas(layout)]
+    return np.repeat(np.array(rates, np.float32), [hi - lo for lo, hi in layout.bounds])
 
 
 @dataclass(frozen=True)

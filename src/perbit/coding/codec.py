@@ -105,6 +105,10 @@ class Quantizer(FloatCodec):
     @abstractmethod
     def dequantizer(self, src: Reader, n: int) -> Dequantizer: ...
 
+    def held(self, values: Floats) -> Quantizer:
+        """The same quantizer with the distribution of these values for good; itself if it fits none."""
+        return self
+
     def cost(self, shape: Shape) -> Cost:
         """Values, perhaps a norm for each, and tables; what the coder of the symbols takes comes to it."""
         return Cost(8 * size(shape) + _TABLES.memory, 4 * size(shape) + _TABLES.operations)

@@ -21,6 +21,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=positive, help="other than the file says")
     parser.add_argument("--seeds", type=int, nargs="+", help="other than the file says")
     output_options(parser)
+    said = "once an epoch: how updates are distributed, layer by layer (statistics.jsonl in every run's folder, and in the report)"
+    parser.add_argument("--statistics", action="store_true", help=said)
     parser.add_argument("--no-report", action="store_true", help="draw no figures, write no page")
 
 
@@ -45,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _compare(comparison: Comparison, output: Path, options: argparse.Namespace) -> int:
-    todo = jobs(comparison, output, options.resume, options.dump_frames)
+    todo = jobs(comparison, output, options.resume, options.dump_frames, options.statistics)
     if not options.json:
         print(_title(comparison), flush=True)
     names = [f"{job.method.name} · {job.seed}" if len(comparison.seeds) > 1 else job.method.name for job in todo]

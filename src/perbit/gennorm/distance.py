@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -49,14 +51,20 @@ class _Quantile:
 
     def __init__(self, dist: GenNorm) -> None:
         self.mu = dist.mu
-        y = np.geomspace(1e-9**dist.beta, 700.0, _NODES)  # (|x|/α)^β
-        self.log_x = np.log(dist.alpha) + np.log(y) / dist.beta
-        self.log_u = np.log(-np.log(gammaincc(1 / dist.beta, y)))
+        scaled, self.log_u = _tails(dist.beta)
+        self.log_x = np.log(dist.alpha) + scaled
 
     def __call__(self, z: F64) -> F64:
         u = -np.log(np.minimum(1.0, 2 * np.minimum(z, 1 - z)))
         magnitude = np.exp(np.interp(np.log(np.maximum(u, 1e-300)), self.log_u, self.log_x))
         return np.asarray(self.mu + np.where(z < 0.5, -magnitude, magnitude))
+
+
+@lru_cache(maxsize=16)
+def _tails(beta: float) -> tuple[F64, F64]:
+    """log(|x|/α) and log(-log P(|X| > |x|)) at the nodes: the normal and the Laplace distribution are asked for again and again."""
+    y = np.geomspace(1e-9**beta, 700.0, _NODES)  # (|x|/α)^β
+    return np.log(y) / beta, np.log(-np.log(gammaincc(1 / beta, y)))
 
 
 def kurtosis(x: ArrayLike) -> float:

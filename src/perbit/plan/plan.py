@@ -22,6 +22,7 @@ from perbit.coding.families.formats import Raw
 from perbit.coding.spec import CodecLike, codec
 from perbit.coding.values import Shape, size
 from perbit.errors import SpecError
+from perbit.plan.fits import ALL, KEPT, held_codec
 from perbit.plan.rules import Rule
 from perbit.plan.whole import has_share, shares_a_step, with_common_steps, with_common_thresholds, with_threshold
 
@@ -128,6 +129,11 @@ class Plan(Chooser):
     """
 
     whole_model: bool = False  # topk(ratio) keeps that share of all its tensors together: one threshold for the model
+    fit: str = KEPT  # what `fp`, `mwl2` and `lloyd` fit behind a sparsifier: the values that are "kept", or "all" of the tensor
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_fit(self.fit)
 
     @classmethod
     def of(
@@ -138,19 +144,31 @@ class Plan(Chooser):
         small_below: int = 1024,
         flat_is_small: bool = True,
         whole_model: bool = False,
+        fit: str = KEPT,
     ) -> Plan:
         """A plan from specs."""
-        return cls(default, rules, small, small_below, flat_is_small, whole_model)  # type: ignore[arg-type]
+        return cls(default, rules, small, small_below, flat_is_small, whole_model, fit)  # type: ignore[arg-type]
 
     @property
     def needs_whole_model(self) -> bool:
         return self.whole_model
 
+    @property
+    def looks_at_values(self) -> bool:
+        return self.fit == ALL or super().looks_at_values
+
     def codecs(self, tensors: Mapping[str, NDArray[Any]], seed: int | None = 0) -> dict[str, Codec]:
         """The codec of every tensor of a message."""
         chosen = {name: self.codec_for(name, x.shape, dtype_name(x.dtype)) for name, x in tensors.items()}
+        if self.fit == ALL:
+            chosen = {name: held_codec(chosen[name], x) for name, x in tensors.items()}
         shared = with_common_thresholds(chosen, tensors) if self.whole_model else chosen
         return with_common_steps(shared, tensors)
+
+
+def check_fit(of: str) -> None:
+    if of not in (KEPT, ALL):
+        raise SpecError(f'a fit is of the "kept" values or of "all", got {of!r}')
 
 
 PlanLike = Chooser | CodecLike

@@ -23,14 +23,15 @@ _ANY_STEP = 0.0001234  # as long in a frame as any other
 
 
 def with_common_thresholds(codecs: Mapping[str, Codec], tensors: Mapping[str, NDArray[Any]]) -> dict[str, Codec]:
-    """The same codecs, where topk(ratio) at the front becomes the threshold that keeps this ratio of all its tensors together."""
+    """The same codecs, where topk(ratio) at the front becomes the threshold that keeps this ratio of all its tensors together, whatever
+    comes after it."""
     result = dict(codecs)
-    for codec in set(codecs.values()):
-        first = stages_of(codec)[0]
-        names = [name for name in codecs if codecs[name] == codec and tensors[name].size]
+    firsts = {name: stages_of(codec)[0] for name, codec in codecs.items()}
+    for first in set(firsts.values()):
+        names = [name for name in codecs if firsts[name] == first and tensors[name].size]
         if isinstance(first, TopK) and first.ratio is not None and names:
             level = common_level([tensors[name] for name in names], first.ratio)
-            result |= dict.fromkeys(names, with_threshold(codec, level))
+            result |= {name: with_threshold(codecs[name], level) for name in names}
     return result
 
 

@@ -1,6 +1,8 @@
 """Algorithms by name: which channels go up and down, from which paper, with what defaults, and what differs from the paper.
 
 Every preset takes the codecs of the two directions; the one-way algorithms send the model raw unless told otherwise.
+Where there are memories, `alpha="tensor"` gives each tensor the rate of its own ω, and `start="first"` lets the uplink's memories start at
+the first gradient, which is then sent raw: both as in the code of MCM's authors.
 `step_bound` tells the largest step the theory of an algorithm allows.
 
 >>> [name for name in PRESETS if "mcm" in name]
@@ -19,6 +21,7 @@ from typing import Any
 
 from perbit import theory
 from perbit.channels import Direct, ErrorFeedback, Layout, Momentum, Shifted, Summed, Warmup
+from perbit.channels.kinds import Alpha, Beginning
 from perbit.coding.codec import Codec, as_pipeline
 from perbit.errors import SpecError
 from perbit.plan.plan import Chooser, Plan, PlanLike, as_plan
@@ -98,13 +101,13 @@ def ecq_sgd(up: PlanLike = QUANTIZE, down: PlanLike = RAW, decay: float | None =
 
 
 @_preset()
-def diana(up: PlanLike = QUANTIZE, down: PlanLike = RAW, alpha: float | None = None) -> Protocol:
+def diana(up: PlanLike = QUANTIZE, down: PlanLike = RAW, alpha: Alpha = None, start: Beginning = "zero") -> Protocol:
     """Δ_i = C(g_i - h_i); ĝ_i = h_i + Δ_i; h_i += αΔ_i. Mishchenko et al., Distributed learning with compressed gradient
     differences, 2019.
 
     Differs from the paper: α = 1/(2(ω+1)) as in the MCM authors' code, where theirs is 1/(ω+1); no proximal step, no momentum.
     """
-    return Protocol.of("diana", Shifted(Direct(up), alpha), Direct(down))
+    return Protocol.of("diana", Shifted(Direct(up), alpha, start), Direct(down))
 
 
 @_preset()
@@ -117,10 +120,11 @@ def ef21(up: PlanLike = "topk(0.1)", down: PlanLike = RAW) -> Protocol:
 
 
 @_preset()
-def co3(up: PlanLike = "uniform(4) | huffman", down: PlanLike = RAW, decay: float = 0.7) -> Protocol:
-    """v = g + γm; ĝ = Q(v); m ← v - ĝ, entropy-coded per tensor. CO₃, with its memory decay γ = 0.7.
+def co3(up: PlanLike = "fp(2, 1) | huffman", down: PlanLike = RAW, decay: float = 0.7) -> Protocol:
+    """v = g + γm; ĝ = Q(v); m ← v - ĝ, entropy-coded per tensor. CO₃ (Chen et al., 2022): fp4, with its memory decay γ = 0.7.
 
-    Differs from the paper: the default quantizer is uniform; give the low-precision float codec as `up` for the paper's.
+    Differs from the paper: scale and code are fitted in every frame. The paper refits them every 5 epochs and gives all users one code a
+    layer; `perbit.hold('fp(2, 1) | huffman(prior="always")', mean)` makes that plan from the epoch's mean of g + γm.
     """
     return Protocol.of("co3", ErrorFeedback(Direct(up), decay), Direct(down))
 
@@ -178,21 +182,24 @@ dist_ef_sgd = double_squeeze
 
 
 @_preset(two_way=True, bound=theory.step_degraded)
-def artemis(up: PlanLike = QUANTIZE, down: PlanLike = QUANTIZE, alpha: float | None = None) -> Protocol:
+def artemis(
+    up: PlanLike = QUANTIZE, down: PlanLike = QUANTIZE, alpha: Alpha = None, start: Beginning = "zero"
+) -> Protocol:
     """Uplink memory; everybody steps with C(mean ĝ_i). Philippenko and Dieuleveut, Artemis, 2020.
 
     Differs from the paper: the compressed step includes γ, which changes nothing for codecs that commute with scaling.
     """
-    return Protocol.of("artemis", Shifted(Direct(up), alpha), Direct(down), carries="update")
+    return Protocol.of("artemis", Shifted(Direct(up), alpha, start), Direct(down), carries="update")
 
 
 @_preset(two_way=True, bound=theory.step_degraded)
 def dore(
     up: PlanLike = QUANTIZE,
     down: PlanLike = QUANTIZE,
-    alpha: float | None = None,
+    alpha: Alpha = None,
     eta: float | None = None,
     beta: float = 1.0,
+    start: Beginning = "zero",
 ) -> Protocol:
     """Uplink memory; down q = -γĝ + ηe, q̂ = C(q), e ← q - q̂, w ← w + βq̂. Liu et al., A double residual compression algorithm
     (DORE), AISTATS 2020.
@@ -201,11 +208,11 @@ def dore(
     no proximal step.
     """
     downlink = Shared(Summed(ErrorFeedback(Direct(down), eta), beta))
-    return Protocol.of("dore", Shifted(Direct(up), alpha), downlink, carries="update")
+    return Protocol.of("dore", Shifted(Direct(up), alpha, start), downlink, carries="update")
 
 
 @_preset(two_way=True, bound=theory.step_degraded)
-def doubly_compressed_sgd(up: PlanLike = QUANTIZE, down: PlanLike = QUANTIZE, alpha: float | None = None) -> Protocol:
+def doubly_compressed_sgd(up: PlanLike = QUANTIZE, down: PlanLike = QUANTIZE, alpha: Alpha = None) -> Protocol:
     """Uplink memory, C of the aggregate down. Gorbunov et al., Linearly converging error compensated SGD, 2020 (DIANAsr-DQ).
 
     Differs from the paper: its general framework (variance reduction, arbitrary sampling) is left out; what remains sends
@@ -221,9 +228,10 @@ def doubly_compressed_sgd(up: PlanLike = QUANTIZE, down: PlanLike = QUANTIZE, al
 def mcm(
     up: PlanLike = QUANTIZE,
     down: PlanLike = QUANTIZE,
-    alpha_up: float | None = None,
-    alpha_down: float | None = None,
+    alpha_up: Alpha = None,
+    alpha_down: Alpha = None,
     catch_up: CatchUp | None = None,
+    start: Beginning = "zero",
 ) -> Protocol:
     """w_{k+1} = w_k - γ·mean ĝ_i(ŵ_k); Ω = w_{k+1} - H; ŵ_{k+1} = H + C(Ω); H += αC(Ω). Philippenko and Dieuleveut, Preserved
     central model for faster bidirectional compression, NeurIPS 2021.
@@ -233,7 +241,7 @@ def mcm(
     then on, as in Rand-MCM (`catch_up="cheapest"` sends the missed frames, or a reset, instead).
     """
     downlink = one_for_all(Shifted(Direct(down), alpha_down), catch_up)
-    return Protocol.of("mcm", Shifted(Direct(up), alpha_up), downlink)
+    return Protocol.of("mcm", Shifted(Direct(up), alpha_up, start), downlink)
 
 
 @_preset(two_way=True, bound=theory.step_mcm)
@@ -259,16 +267,17 @@ def predicted_both_ways(
 def rand_mcm(
     up: PlanLike = QUANTIZE,
     down: PlanLike = QUANTIZE,
-    alpha_up: float | None = None,
-    alpha_down: float | None = None,
+    alpha_up: Alpha = None,
+    alpha_down: Alpha = None,
     folder: str | None = None,
+    start: Beginning = "zero",
 ) -> Protocol:
     """MCM with a memory H_i and a draw of C_i for each client. `folder` keeps the N memories of both directions in files.
 
     Differs from the paper: Ω_i = w - H_i (its equation (4) drops the i); a client that is away is not sent anything.
     """
     downlink = PerClient(Shifted(Direct(down), alpha_down))
-    return Protocol.of("rand_mcm", Shifted(Direct(up), alpha_up), downlink, folder=folder)
+    return Protocol.of("rand_mcm", Shifted(Direct(up), alpha_up, start), downlink, folder=folder)
 
 
 @_preset(two_way=True, bound=theory.step_mcm)
@@ -276,53 +285,54 @@ def rand_mcm_groups(
     up: PlanLike = QUANTIZE,
     down: PlanLike = QUANTIZE,
     groups: int = 4,
-    alpha_up: float | None = None,
-    alpha_down: float | None = None,
+    alpha_up: Alpha = None,
+    alpha_down: Alpha = None,
+    start: Beginning = "zero",
 ) -> Protocol:
     """Rand-MCM-G: the clients of each of G groups share a memory and a draw.
 
     Differs from the paper: client i belongs to group i mod G.
     """
     downlink = Shared(Shifted(Direct(down), alpha_down), groups)
-    return Protocol.of("rand_mcm_groups", Shifted(Direct(up), alpha_up), downlink)
+    return Protocol.of("rand_mcm_groups", Shifted(Direct(up), alpha_up, start), downlink)
 
 
 @_preset(two_way=True, bound=theory.step_mcm)
 def rand_mcm_averaged(
     up: PlanLike = QUANTIZE,
     down: str = QUANTIZE,
-    reset_every: int = 100,
-    alpha_up: float | None = None,
-    alpha_down: float | None = None,
+    reset_every: int | None = None,
+    alpha_up: Alpha = None,
+    alpha_down: Alpha = None,
+    start: Beginning = "zero",
 ) -> Protocol:
-    """Rand-MCM with one averaged memory H̄ at the server; every `reset_every` rounds the clients' H_i become H̄.
+    """Rand-MCM with one averaged memory H̄ at the server, which moves when a round is over; every `reset_every` rounds, by default 4√d
+    as in the authors' code, the clients' H_i become H̄.
 
-    Differs from the paper: how often to reset is not said there; a client that is away fetches the reset when it returns.
+    Differs from the paper: a client that is away fetches the reset when it returns.
     """
-    return Protocol.of("rand_mcm_averaged", Shifted(Direct(up), alpha_up), Averaged(down, alpha_down, reset_every))
+    return Protocol.of(
+        "rand_mcm_averaged", Shifted(Direct(up), alpha_up, start), Averaged(down, alpha_down, reset_every)
+    )
 
 
 # --- variants that fail on purpose, and the reference that cannot be sent ----------------------------------------------
 
 
 @_preset(two_way=True, bound=theory.step_mcm)
-def update_compression(up: PlanLike = QUANTIZE, down: PlanLike = QUANTIZE, alpha: float | None = None) -> Protocol:
+def update_compression(up: PlanLike = QUANTIZE, down: PlanLike = QUANTIZE, alpha: Alpha = None) -> Protocol:
     """ŵ_k = ŵ_{k-1} - γC(mean ĝ): the errors of ŵ add up, for nothing pulls it back to w. MCM's first failed attempt."""
     return Protocol.of("update_compression", Shifted(Direct(up), alpha), Direct(down), carries="update", exact=True)
 
 
 @_preset(two_way=True, bound=theory.step_mcm)
-def model_compression(
-    up: PlanLike = QUANTIZE, down: PlanLike = "qsgd(31) | rans", alpha: float | None = None
-) -> Protocol:
+def model_compression(up: PlanLike = QUANTIZE, down: PlanLike = "qsgd(31) | rans", alpha: Alpha = None) -> Protocol:
     """ŵ_k = C(w_k) (α_down = 0): the noise does not vanish at the optimum. MCM's second failed attempt."""
     return Protocol.of("model_compression", Shifted(Direct(up), alpha), Direct(down))
 
 
 @_preset(two_way=True, bound=theory.step_mcm)
-def model_difference(
-    up: PlanLike = QUANTIZE, down: PlanLike = "qsgd(15) | rans", alpha: float | None = None
-) -> Protocol:
+def model_difference(up: PlanLike = QUANTIZE, down: PlanLike = "qsgd(15) | rans", alpha: Alpha = None) -> Protocol:
     """ŵ_k = ŵ_{k-1} + C(w_k - ŵ_{k-1}) (α_down = 1): with ω > 1 the difference grows. MCM's third failed attempt.
 
     Differs from the paper: its γ in front of C is a slip.
@@ -331,7 +341,7 @@ def model_difference(
 
 
 @_preset(two_way=True, bound=theory.step_ghost)
-def ghost(up: PlanLike = QUANTIZE, down: PlanLike = QUANTIZE, alpha: float | None = None) -> Protocol:
+def ghost(up: PlanLike = QUANTIZE, down: PlanLike = QUANTIZE, alpha: Alpha = None) -> Protocol:
     """ŵ_k = w_{k-1} - γC(mean ĝ): MCM's starting point. A reference run: the clients are lent w_{k-1}, which no frame carries.
 
     Differs from the paper: with an uplink memory, so that it compares with MCM.

@@ -11,7 +11,7 @@ from pathlib import Path
 from string import Template
 
 from perbit.files import write_atomically
-from perbit.report import plots
+from perbit.report import plots, through_training
 from perbit.report.curves import curves
 from perbit.report.plots import Figure
 from perbit.sim.compare import recipe, summary
@@ -19,9 +19,17 @@ from perbit.sim.compare.config import Comparison
 from perbit.sim.compare.summary import Row
 from perbit.sim.federated.runs import Outcome
 
-HEAD = (*summary.HEAD[:4], "bits / parameter / round", "× less than float32", "encode ms", "decode ms")
+HEAD = (
+    *summary.HEAD[:4],
+    "bits / parameter / round",
+    "× less than float32",
+    "encode ms",
+    "decode ms",
+    "per-bit accuracy",
+)
 NOTES = (
     "MB are 10⁶ bytes of real frames, all clients, one run; {seeds}. Bits per parameter are those one client sends up in a round. "
+    "Per-bit accuracy is the mean accuracy while the first bits were sent up, as many as every method sent (the area under accuracy against bits). "
     "Encode and decode are medians measured for one message. In the plots, transfer time is modelled from bytes, "
     "speed and {latency:g} ms of latency; compute, encoding and decoding are measured."
 )
@@ -31,6 +39,7 @@ def write(comparison: Comparison, outcomes: Sequence[Outcome], folders: Sequence
     """The page and its figures as files; the path of the page."""
     rows = summary.rows(comparison, outcomes, folders)
     drawn = plots.figures(curves(comparison, outcomes, folders), comparison.links, outcomes)
+    drawn += through_training.figures(outcomes, folders)
     for figure in drawn:
         _put(output / f"{figure.name}.png", figure.light)
     page = output / "report.html"

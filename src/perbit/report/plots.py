@@ -49,10 +49,10 @@ class Figure:
 def figures(curves: Sequence[Curve], links: Sequence[Link], outcomes: Sequence[Outcome]) -> list[Figure]:
     """All figures, in the order of the page; none where no method got through a single round."""
     pairs = zip(curves, colours([curve.method for curve in curves]), strict=True)
-    drawn = [(curve, shade) for curve, shade in pairs if len(curve.rounds) > 1]
-    if not drawn:
+    shown = [(curve, shade) for curve, shade in pairs if len(curve.rounds) > 1]
+    if not shown:
         return []
-    curves, shades = [curve for curve, _ in drawn], [shade for _, shade in drawn]
+    curves, shades = [curve for curve, _ in shown], [shade for _, shade in shown]
 
     def against(xs: Sequence[Any], **look: Any) -> Any:
         def draw(axis: Any) -> None:
@@ -64,19 +64,19 @@ def figures(curves: Sequence[Curve], links: Sequence[Link], outcomes: Sequence[O
     sent = against([curve.mb_up for curve in curves], xscale="log", xlabel="MB sent up, all clients (log scale)")
     rounds = against([curve.rounds for curve in curves], xlabel="rounds")
     made = [
-        _figure("accuracy-bytes", "Accuracy against bytes sent up: further left is cheaper", sent),
-        _figure("accuracy-rounds", "Accuracy against rounds", rounds),
+        drawn("accuracy-bytes", "Accuracy against bytes sent up: further left is cheaper", sent),
+        drawn("accuracy-rounds", "Accuracy against rounds", rounds),
     ]
     for link in links:
         name = "accuracy-time-" + "".join(c if c.isalnum() else "-" for c in link.name.lower()).strip("-")
         said = f"Accuracy against time at {link.name}: compute, encoding and decoding measured, transfer modelled"
         label = f"seconds at {link.name} (modelled transfer, log scale)"
         elapsed = against([curve.seconds[link.name] for curve in curves], xscale="log", xlabel=label)
-        made.append(_figure(name, said, elapsed))
+        made.append(drawn(name, said, elapsed))
     if outcomes[0]["fits"]:
         method = outcomes[0]["method"]["name"]
         said = f"GenNorm fits of one client's updates through training ({method}): β = 2 is Gaussian, 1 Laplace, lower is heavier-tailed"
-        made.append(_figure("gennorm", said, lambda axis: _shapes(axis, outcomes[0]["fits"])))
+        made.append(drawn("gennorm", said, lambda axis: _shapes(axis, outcomes[0]["fits"])))
     return made
 
 
@@ -116,7 +116,8 @@ def _shapes(axis: Any, fits: Sequence[dict[str, Any]]) -> None:
     axis.set_ylim(bottom=0)
 
 
-def _figure(name: str, caption: str, draw: Any) -> Figure:
+def drawn(name: str, caption: str, draw: Any) -> Figure:
+    """A figure that `draw` puts onto an axis, in both themes."""
     return Figure(name, caption, _png(draw, LIGHT), _png(draw, DARK))
 
 

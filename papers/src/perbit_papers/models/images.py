@@ -1,4 +1,4 @@
-"""Picture classifiers: the Table-I CNN, ResNet-20, DenseNet-40-12."""
+"""Picture classifiers: the Table-I CNN, ResNet-20, DenseNet-40-12 in two forms."""
 
 from __future__ import annotations
 
@@ -86,24 +86,46 @@ class DenseNet40(nn.Sequential):
     """Huang et al. 2017, depth 40, growth 12, no bottleneck: 1 019 722 trainable."""
 
     def __init__(self, info: Info) -> None:
-        growth, n = 12, 16
-        layers: list[nn.Module] = [nn.Conv2d(picture_shape(info)[0], n, 3, padding=1, bias=False)]
-        for stage in range(3):
-            for _ in range(12):
-                layers.append(_Dense(n, growth))
-                n += growth
-            if stage < 2:
-                layers += [nn.BatchNorm2d(n), nn.ReLU(), nn.Conv2d(n, n, 1, bias=False), nn.AvgPool2d(2)]
-        head = [nn.BatchNorm2d(n), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(n, info.n_classes)]
-        super().__init__(*layers, *head)
+        super().__init__(*_dense_layers(picture_shape(info)[0], info.n_classes))
         _he_normal(self)
 
 
+class DenseNet40K12(nn.Sequential):
+    """DeepReduce's DenseNet40-K12: 357 491 trainable on CIFAR-10, the number in its Table 1.
+
+    The form of TensorFlow's CNN benchmarks: the convolutions between the stages leave 24 channels instead of all, every convolution has a
+    bias, and there is a class more than the data have. Differs from there: the output of that class is left out of the softmax.
+    """
+
+    def __init__(self, info: Info) -> None:
+        super().__init__(*_dense_layers(picture_shape(info)[0], info.n_classes + 1, between=24, bias=True))
+        _he_normal(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self:
+            x = layer(x)
+        return x[:, :-1]
+
+
+def _dense_layers(channels: int, n_classes: int, between: int | None = None, bias: bool = False) -> list[nn.Module]:
+    """Three stages of twelve dense convolutions; `between` is the width after each of the first two, if not all channels."""
+    growth, n = 12, 16
+    layers: list[nn.Module] = [nn.Conv2d(channels, n, 3, padding=1, bias=bias)]
+    for stage in range(3):
+        for _ in range(12):
+            layers.append(_Dense(n, growth, bias))
+            n += growth
+        if stage < 2:
+            layers += [nn.BatchNorm2d(n), nn.ReLU(), nn.Conv2d(n, between or n, 1, bias=bias), nn.AvgPool2d(2)]
+            n = between or n
+    return [*layers, nn.BatchNorm2d(n), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(n, n_classes)]
+
+
 class _Dense(nn.Module):
-    def __init__(self, n_in: int, growth: int) -> None:
+    def __init__(self, n_in: int, growth: int, bias: bool) -> None:
         super().__init__()
         self.norm = nn.BatchNorm2d(n_in)
-        self.conv = nn.Conv2d(n_in, growth, 3, padding=1, bias=False)
+        self.conv = nn.Conv2d(n_in, growth, 3, padding=1, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat([x, self.conv(functional.relu(self.norm(x)))], dim=1)

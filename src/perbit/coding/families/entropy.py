@@ -15,13 +15,15 @@ from perbit import parallel
 from perbit.coding.bits import Piece, Reader, varint
 from perbit.coding.codec import Rest, SymbolCoder
 from perbit.coding.families import tables
+from perbit.coding.families.modelled import Modelled
 from perbit.coding.registry import register
 from perbit.coding.values import Prior, symbol_dtype
-from perbit.errors import DecodeError
+from perbit.errors import DecodeError, EncodeError
 from perbit.kernels import K
 from perbit.kernels.api import F32, U32, U64, Symbols
 
 _CONSTANT, _PACKED, _TABLE, _PRIOR = range(4)
+_ALWAYS = "always"
 _STATE_BYTES = tables.STATE_BITS // 8  # what one lane of rANS costs beyond its symbols
 _LARGE = 1 << 18  # symbols from which a stream is worth a place on the shelf
 _LEAST_TABLE_BITS = 3  # a table costs at least this much for each symbol that occurs
@@ -137,14 +139,27 @@ def _rans_stream(symbols: Symbols, freqs: U32, bits: int) -> Piece:
 @register
 @dataclass(frozen=True)
 class Huffman(SymbolCoder):
-    """Canonical Huffman code, at most 11 bits a symbol (15 for alphabets above 256)."""
+    """Canonical Huffman code, at most 11 bits a symbol (15 for alphabets above 256).
+
+    prior: "auto" (a table of its own, or the quantizer's estimate, whichever is smaller) or "always" (the code of the distribution that
+    the quantizer has fitted or holds, whatever the symbols: frames with the same fit have one code, and none carries a table. As in CO₃;
+    for fp, mwl2 and lloyd).
+    """
+
+    prior: str = "auto"
 
     name = "huffman"
     wire_id = 10
-    examples = ("uniform(4) | huffman", "uniform(10) | huffman")
+    examples = ("uniform(4) | huffman", "uniform(10) | huffman", 'fp(2, 1) | huffman(prior="always")')
     gives = "coded"
 
+    def __post_init__(self) -> None:
+        if self.prior not in ("auto", _ALWAYS):
+            raise ValueError(f'prior must be "auto" or "always", got {self.prior!r}')
+
     def encode(self, symbols: Symbols, alphabet: int, prior: Prior | None) -> tuple[Piece, ...]:
+        if self.prior == _ALWAYS and symbols.size:
+            return varint(_PRIOR), K.huffman_encode(symbols, self._prior_lengths(_model(prior), 0, alphabet))
         counts = K.histogram(symbols, alphabet)
         plain = _plain(symbols, counts)
         if plain is not None:
@@ -165,18 +180,23 @@ class Huffman(SymbolCoder):
         return head, K.huffman_encode(symbols, lengths)
 
     def decode(self, data: Piece, alphabet: int, prior: Prior | None, out: Symbols) -> None:
-        src = Reader(data)
+        src = self._opened(data)
         mode = _decode_plain(src, alphabet, out)
         if mode is not None:
             lengths = self._lengths(src, mode, alphabet, prior)
             K.huffman_decode(src.view[src.position :], lengths, out)
 
     def decode_table(self, data: Piece, table: F32, prior: Prior | None, out: F32) -> None:
-        src = Reader(data)
+        src = self._opened(data)
         mode = _decode_plain_table(src, table, out)
         if mode is not None:
             lengths = self._lengths(src, mode, len(table), prior)
             K.huffman_decode_table(src.view[src.position :], lengths, table, out)
+
+    def _opened(self, data: Piece) -> Reader:
+        if self.prior == _ALWAYS and len(data) and data[0] != _PRIOR:
+            raise DecodeError(f'huffman(prior="always") has no coding mode {data[0]}')
+        return Reader(data)
 
     def _lengths(self, src: Reader, mode: int, alphabet: int, prior: Prior | None) -> NDArray[np.uint8]:
         if mode == _TABLE:
@@ -189,6 +209,12 @@ class Huffman(SymbolCoder):
     def _prior_lengths(prior: Prior, index: int, alphabet: int) -> NDArray[np.uint8]:
         freqs, _ = prior.freqs(index)
         return tables.huffman_lengths(freqs.astype(np.uint64), tables.huffman_limit(alphabet))
+
+
+def _model(prior: Prior | None) -> Prior:
+    if not isinstance(prior, Modelled):
+        raise EncodeError('huffman(prior="always") needs a quantizer that fits a distribution: fp, mwl2 or lloyd')
+    return prior
 
 
 def _plain(symbols: Symbols, counts: U64) -> bytes | None:

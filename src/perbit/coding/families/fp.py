@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -16,10 +16,13 @@ from perbit.coding.families.modelled import (
     LAPLACE,
     MAX_SPREAD,
     Modelled,
+    check_beta,
     check_shape,
     fit_values,
+    held_fit,
     midpoints,
     modelled,
+    positive,
     scaled_table,
     spread_code,
     spread_value,
@@ -27,7 +30,7 @@ from perbit.coding.families.modelled import (
 from perbit.coding.registry import register
 from perbit.coding.values import Dequantizer, Floats, Quantized
 from perbit.errors import DecodeError
-from perbit.gennorm import BETAS, Fit, GenNorm, nearest_beta_index, optimal_scale, table_scale
+from perbit.gennorm import BETAS, GenNorm, nearest_beta_index, optimal_scale, table_scale
 from perbit.gennorm import paper_scale_fp4 as eq15
 from perbit.gennorm import paper_scale_fp8 as eq16
 from perbit.gennorm.lowfloat import cell_centroids, max_code
@@ -47,12 +50,14 @@ class Fp(Quantizer):
     """Round to the nearest float of `exponent` and `mantissa` bits, ties to even, after scaling to the fitted GenNorm.
 
     scale: "optimal" (least squared error for the fitted shape), "paper" (equations 15 and 16, for fp(2, 1) and fp(5, 2)), or
-    a number: s·alpha. reconstruct: "grid" (the float itself) or "centroid" (the model's mean of its cell: less error for
-    one byte a magnitude). full: the top exponent holds numbers too. Bias 2^(exponent-1) - 1, subnormals, saturating.
+    a number: s·alpha. absolute: s itself, whatever was fitted. beta and std: a fit that is held instead of fitting every tensor
+    (`perbit.hold` sets them), so that scale and code stay the same from frame to frame. reconstruct: "grid" (the float itself) or
+    "centroid" (the model's mean of its cell: less error for one byte a magnitude). full: the top exponent holds numbers too. Bias
+    2^(exponent-1) - 1, subnormals, saturating.
 
     Differs from the paper: [1, 2, 1] and [1, 5, 2] there are sign, exponent, mantissa (not mantissa, exponent); the scale
     is in units of 1/alpha, not 1/sigma, without which its equation 15 does not hold; shapes outside [0.5, 2] take the
-    polynomial's end. The scale travels, so it may be refitted as often as wanted: here with every frame.
+    polynomial's end. The scale travels, so it may be refitted as often as wanted: with every frame, unless a fit is held.
     """
 
     exponent: int
@@ -60,6 +65,9 @@ class Fp(Quantizer):
     scale: str | float = "optimal"
     reconstruct: str = "grid"
     full: bool = False
+    absolute: float | None = None
+    beta: float | None = None
+    std: float | None = None
 
     name = "fp"
     wire_id = 17
@@ -69,6 +77,8 @@ class Fp(Quantizer):
         'fp(3, 2, reconstruct="centroid") | rans',
         "fp(5, 2) | rans",
         "fp(1, 2, scale=1.5, full=true)",
+        "fp(2, 1, absolute=1.0) | huffman",
+        'fp(2, 1, beta=0.7, std=0.05) | huffman(prior="always")',
     )
 
     def __post_init__(self) -> None:
@@ -82,6 +92,13 @@ class Fp(Quantizer):
         if self.reconstruct not in ("grid", "centroid"):
             raise ValueError(f'reconstruct must be "grid" or "centroid", got {self.reconstruct!r}')
         _check_scale(self)
+        if self.absolute is not None:
+            object.__setattr__(self, "absolute", positive("absolute", self.absolute))
+        if (self.beta is None) != (self.std is None):
+            raise ValueError("beta and std are held together; give both or none")
+        if self.beta is not None and self.std is not None:
+            object.__setattr__(self, "beta", check_beta(self.beta))
+            object.__setattr__(self, "std", positive("std", self.std))
 
     @property
     def _format(self) -> tuple[int, int, bool]:
@@ -92,13 +109,14 @@ class Fp(Quantizer):
         return 1.0
 
     def quantize(self, values: Floats, key: int) -> Quantized:
-        fitted, x = fit_values(values), values.flat
+        model, x = self._model(values), values.flat
         index, scale, spread, product = LAPLACE, 1.0, 0, 1.0  # if all are zero, any scale will do
-        if fitted is not None:
-            index, product = self._choose(fitted)
-            wanted = product / GenNorm.with_std(float(BETAS[index]), fitted.dist.std).alpha
-            scale = float(np.float32(min(max(wanted, 1e-44), FLOAT_MAX)))
-            spread = spread_code(scale * fitted.dist.std)
+        if model is not None:
+            index = nearest_beta_index(model.beta)
+            alpha = GenNorm.with_std(float(BETAS[index]), model.std).alpha
+            product = self._product(index) if self.absolute is None else self.absolute * alpha
+            scale = float(np.float32(min(max(self.absolute or product / alpha, 1e-44), FLOAT_MAX)))
+            spread = spread_code(scale * model.std)
         head = _HEAD.pack(scale, index, spread)
         if self.reconstruct == "centroid":
             head += _centroid_bytes(*self._format, index, product).tobytes()
@@ -109,15 +127,24 @@ class Fp(Quantizer):
 
         return Quantized([("fit", head)], len(thresholds) + 1, fill, _prior(*self._format, index, spread))
 
-    def _choose(self, fitted: Fit) -> tuple[int, float]:
-        """The shape index and s·alpha (of the shape on the grid)."""
-        index = nearest_beta_index(fitted.dist.beta)
+    def _model(self, values: Floats) -> GenNorm | None:
+        """The distribution that is held, or fitted to these values; none if they are all zero."""
+        if self.beta is not None and self.std is not None:
+            return GenNorm.with_std(self.beta, self.std)
+        fitted = fit_values(values)
+        return None if fitted is None else fitted.dist
+
+    def held(self, values: Floats) -> Fp:
+        found = held_fit(values)
+        return self if found is None else replace(self, beta=found[0], std=found[1])
+
+    def _product(self, index: int) -> float:
+        """s·alpha for a shape on the grid."""
         if isinstance(self.scale, float):
-            return index, self.scale
+            return self.scale
         if self.scale == "optimal":
-            return index, _optimal(*self._format, index)
-        beta = min(max(float(BETAS[index]), _PAPER_BETA[0]), _PAPER_BETA[1])
-        return index, _PAPER[self._format](beta)
+            return _optimal(*self._format, index)
+        return _PAPER[self._format](min(max(float(BETAS[index]), _PAPER_BETA[0]), _PAPER_BETA[1]))
 
     def dequantizer(self, src: Reader, n: int) -> Dequantizer:
         data, codes = bytes(src.section("fit")), max_code(*self._format)

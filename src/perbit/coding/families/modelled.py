@@ -34,6 +34,26 @@ def shape_and_sigma(values: Floats) -> tuple[int, float]:
     return nearest_beta_index(fitted.dist.beta), float(np.float32(min(fitted.dist.std, FLOAT_MAX)))
 
 
+def held_fit(values: Floats) -> tuple[float, float] | None:
+    """Shape and standard deviation to hold, in few digits since they travel as text would; none if all values are zero."""
+    index, sigma = shape_and_sigma(values)
+    return (round(float(BETAS[index]), 6), float(f"{sigma:.5g}")) if sigma > 0 else None
+
+
+def check_beta(beta: object) -> float:
+    """A shape that a spec gives."""
+    if isinstance(beta, bool) or not isinstance(beta, float | int) or not 0.1 <= beta <= 10:
+        raise ValueError(f"beta must be 0.1 to 10, got {beta!r}")
+    return float(beta)
+
+
+def positive(name: str, value: object) -> float:
+    """A positive number that a spec gives."""
+    if isinstance(value, bool) or not isinstance(value, float | int) or not 1e-30 < value < 1e30:
+        raise ValueError(f"{name} must be positive, got {value!r}")
+    return float(value)
+
+
 def check_shape(beta_index: int, codec: str) -> int:
     """A shape index as it comes from a frame."""
     if beta_index >= len(BETAS):

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import struct
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from perbit.coding.bits import Reader
 from perbit.coding.codec import Quantizer
-from perbit.coding.families.modelled import Modelled, check_shape, midpoints, modelled, scaled_table, shape_and_sigma
+from perbit.coding.families.modelled import (
+    Modelled,
+    check_beta,
+    check_shape,
+    held_fit,
+    midpoints,
+    modelled,
+    positive,
+    scaled_table,
+    shape_and_sigma,
+)
 from perbit.coding.registry import register
 from perbit.coding.values import Dequantizer, Floats, Quantized
 from perbit.errors import DecodeError
@@ -21,6 +31,7 @@ from perbit.kernels.api import F32, Symbols
 
 _HEAD = struct.Struct("<fB")  # sigma, shape index
 _ADAPTIVE = "adaptive"
+_ON_GRID = 1e-5  # a shape this near to one of the grid has its levels
 
 
 class _Lloyd(Quantizer):
@@ -28,6 +39,7 @@ class _Lloyd(Quantizer):
 
     bits: int
     beta: str | float
+    std: float | None
 
     @abstractmethod
     def _weight(self) -> float:
@@ -36,19 +48,17 @@ class _Lloyd(Quantizer):
     def __post_init__(self) -> None:
         if not isinstance(self.bits, int) or isinstance(self.bits, bool) or not 1 <= self.bits <= MAX_BITS:
             raise ValueError(f"bits must be 1 to {MAX_BITS}, got {self.bits}")
+        if self.std is not None:
+            object.__setattr__(self, "std", positive("std", self.std))
         if self.beta == _ADAPTIVE:
             return
         if isinstance(self.beta, str | bool):
             raise ValueError(f'beta must be "adaptive" or a number, got {self.beta!r}')
-        if not 0.1 <= self.beta <= 10:
-            raise ValueError(f"beta must be 0.1 to 10, got {self.beta}")
-        object.__setattr__(self, "beta", float(self.beta))
+        object.__setattr__(self, "beta", check_beta(self.beta))
 
     def quantize(self, values: Floats, key: int) -> Quantized:
         x = values.flat
-        index, sigma = shape_and_sigma(values)
-        if not isinstance(self.beta, str):
-            index = nearest_beta_index(self.beta)
+        index, sigma = self._fit(values)
         levels, sent = self._levels(index)
         thresholds = scaled_table(midpoints(levels), sigma)
 
@@ -57,10 +67,18 @@ class _Lloyd(Quantizer):
 
         return Quantized([("fit", _HEAD.pack(sigma, index) + sent)], len(levels), fill, self._prior(index, levels))
 
+    def _fit(self, values: Floats) -> tuple[int, float]:
+        """Shape index and standard deviation, each fitted to these values unless it is given."""
+        if isinstance(self.beta, float) and self.std is not None:
+            return nearest_beta_index(self.beta), float(np.float32(self.std))
+        index, sigma = shape_and_sigma(values)
+        index = nearest_beta_index(self.beta) if isinstance(self.beta, float) else index
+        return index, sigma if self.std is None else float(np.float32(self.std))
+
     def _levels(self, index: int) -> tuple[F32, bytes]:
         """The levels at unit variance, and those that must travel: none if the shipped table has them."""
         m, beta = self._weight(), float(BETAS[index]) if isinstance(self.beta, str) else self.beta
-        if m == int(m) and abs(beta - BETAS[index]) < 1e-9:
+        if m == int(m) and abs(beta - BETAS[index]) < _ON_GRID:
             return table_levels(index, int(m), self.bits), b""
         half = design(beta, m, self.bits)[1 << (self.bits - 1) :].astype("<f4")
         return _symmetric(half.astype(np.float32)), half.tobytes()
@@ -87,8 +105,9 @@ class _Lloyd(Quantizer):
 class Mwl2(_Lloyd):
     """The 2^bits levels with the least |x|^m-weighted squared error: a larger m spends them on larger values.
 
-    beta: "adaptive" (fitted to every tensor) or a number (the paper's non-adaptive variant, fixed after a warm-up). Levels for
-    whole m and shapes on the shipped grid cost nothing; others travel, four bytes for each positive one. The standard
+    beta: "adaptive" (fitted to every tensor) or a number. std: fitted to every tensor unless given. With both given nothing follows the
+    tensor any more: the paper's non-adaptive variant, frozen after a boot-up phase (`perbit.hold` sets them).
+    Levels for whole m and shapes on the shipped grid cost nothing; others travel, four bytes for each positive one. The standard
     deviation is that of the non-zero values around zero.
 
     There is no level at zero, as in the paper, which quantizes what topK has kept: exact zeros come back as the smallest
@@ -98,6 +117,7 @@ class Mwl2(_Lloyd):
     bits: int
     m: float
     beta: str | float = _ADAPTIVE
+    std: float | None = None
 
     name = "mwl2"
     wire_id = 18
@@ -107,12 +127,17 @@ class Mwl2(_Lloyd):
         "mwl2(3, 4, beta=0.7) | huffman",
         "topk(0.2) | mwl2(3, 1.5) | rans",
         "mwl2(1, 8)",
+        "topk(0.2) | mwl2(2, 2, beta=0.9, std=0.05)",
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.m, bool) or not 0 <= self.m <= MAX_M:
             raise ValueError(f"m must be 0 to {MAX_M}, got {self.m}")
+
+    def held(self, values: Floats) -> Mwl2:
+        found = held_fit(values)
+        return self if found is None else replace(self, beta=found[0], std=found[1])
 
     def _weight(self) -> float:
         return self.m
@@ -125,10 +150,15 @@ class Lloyd(_Lloyd):
 
     bits: int
     beta: str | float = _ADAPTIVE
+    std: float | None = None
 
     name = "lloyd"
     wire_id = 19
     examples = ("lloyd(2) | rans", "lloyd(4, beta=2) | huffman", "lloyd(8)")
+
+    def held(self, values: Floats) -> Lloyd:
+        found = held_fit(values)
+        return self if found is None else replace(self, beta=found[0], std=found[1])
 
     def _weight(self) -> float:
         return 0

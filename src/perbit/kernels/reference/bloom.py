@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perbit.kernels.api import U32, U64, Buffer
 from perbit.kernels.reference.checks import MAX_LENGTH, pieces, require
@@ -78,20 +79,32 @@ def bloom_query(data: Buffer, n: int, hashes: int, seed: int, blocked: bool, lim
     return np.concatenate(found)
 
 
-def bloom_resolve(accepted: U32, n_bytes: int, hashes: int, seed: int, blocked: bool, count: int) -> U32:
+def bloom_resolve(accepted: U32, n_bytes: int, hashes: int, seed: int, blocked: bool, count: int, skip: bool) -> U32:
     _require_shape(n_bytes, hashes, blocked)
     require(count <= len(accepted), "the filter accepts fewer positions than there are")
-    order = accepted[np.argsort(murmur3(accepted, seed - 1) << np.uint64(32) | accepted.astype(np.uint64))]
+    order = accepted if skip else accepted[_draw_order(accepted, seed - 1)]
+    bits = [set(own) for own in _bits(order, n_bytes, hashes, seed, blocked).tolist()] if len(order) else []
     members: dict[int, list[int]] = {}
-    for rank, bits in enumerate(_bits(order, n_bytes, hashes, seed, blocked).tolist() if len(order) else []):
-        for bit in set(bits):
+    for rank, own in enumerate(bits):
+        for bit in own:
             members.setdefault(bit, []).append(rank)
-    sets = [members[bit][::-1] for bit in sorted(members, key=lambda bit: (len(members[bit]), bit))]
+    if skip:
+        for bit, ranks in members.items():
+            members[bit] = [ranks[i] for i in _draw_order(order[ranks], seed - 1 - bit)]
+    sets = {bit: members[bit][::-1] for bit in sorted(members, key=lambda bit: (len(members[bit]), bit))}
     taken: set[int] = set()
+    explained: set[int] = set()
     while len(taken) < count:
-        for ranks in sets:
+        for bit, ranks in sets.items():
+            passes = skip and bit in explained
+            explained.discard(bit)
             while ranks and ranks[-1] in taken:
                 ranks.pop()
-            if ranks and len(taken) < count:
-                taken.add(ranks.pop())
+            if ranks and len(taken) < count and not passes:
+                taken.add(ranks[-1])
+                explained |= bits[ranks[-1]] - {bit}
     return np.sort(order[sorted(taken)]).astype(np.uint32)
+
+
+def _draw_order(x: U32, seed: int) -> NDArray[np.intp]:
+    return np.argsort(murmur3(x, seed) << np.uint64(32) | x.astype(np.uint64))

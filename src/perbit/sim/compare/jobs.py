@@ -12,11 +12,13 @@ from perbit.sim.compare.pool import Job
 from perbit.sim.federated import local, world
 
 
-def jobs(comparison: Comparison, output: Path, resume: bool, dump_frames: bool = False) -> list[Job]:
+def jobs(
+    comparison: Comparison, output: Path, resume: bool, dump_frames: bool = False, with_statistics: bool = False
+) -> list[Job]:
     """Method by method, seed by seed, each in a folder of its own."""
     names = slugs([method.name for method in comparison.methods])
     return [
-        Job(comparison.task, method, seed, output / f"{name}-seed{seed}", resume, None, dump_frames)
+        Job(comparison.task, method, seed, output / f"{name}-seed{seed}", resume, None, dump_frames, with_statistics)
         for method, name in zip(comparison.methods, names, strict=True)
         for seed in comparison.seeds
     ]

@@ -35,6 +35,7 @@ class Job:
     resume: bool = False
     until: int | None = None
     dump_frames: bool = False
+    with_statistics: bool = False
 
 
 class Report(NamedTuple):
@@ -100,6 +101,7 @@ def _run(index: int, job: Job, show: Show) -> Outcome:
         resume=job.resume,
         until=job.until,
         dump_frames=job.dump_frames,
+        with_statistics=job.with_statistics,
         watch=watch,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,8 @@ class Row:
     metric: str = ""  # the user's own, in place of accuracy
     n_test: int = 0
     why: str = ""  # it diverged
+    trivial: float | None = None  # the accuracy of always giving the commonest answer
+    per_bit: float = 0.0  # the mean accuracy while the bits were sent that every method sent
 
     @property
     def accuracy_text(self) -> str:
@@ -61,6 +63,7 @@ def rows(comparison: Comparison, outcomes: Sequence[Outcome], folders: Sequence[
     n_seeds = len(comparison.seeds)
     groups = [range(i, i + n_seeds) for i in range(0, len(outcomes), n_seeds)]
     yardstick = _yardstick(comparison, outcomes, groups)
+    common = min(outcome["bytes_up"] for outcome in outcomes)
     made = []
     for method, group in zip(comparison.methods, groups, strict=True):
         of = [outcomes[i] for i in group]
@@ -82,11 +85,26 @@ def rows(comparison: Comparison, outcomes: Sequence[Outcome], folders: Sequence[
                 any(outcome["diverged"] for outcome in of),
                 tuple(final),
                 comparison.task.metric,
-                of[0]["n_test"],
+                of[0].get("n_test", 0),
                 next((f"seed {outcome['seed']}, {outcome['why']}" for outcome in of if outcome["diverged"]), ""),
+                None if comparison.task.metric else of[0].get("trivial_accuracy"),
+                statistics.fmean(per_bit_accuracy(outcome["history"], common) for outcome in of),
             )
         )
     return made
+
+
+def per_bit_accuracy(history: Sequence[Mapping[str, Any]], n_bytes: int) -> float:
+    """The area under accuracy against bytes sent up, as far as `n_bytes`, over that many: what a method makes of the first bits it sends.
+    Between two evaluations the accuracy is that of the first.
+
+    >>> per_bit_accuracy([{"accuracy": 0.1, "bytes_up": 0}, {"accuracy": 0.5, "bytes_up": 30}, {"accuracy": 0.9, "bytes_up": 80}], 100)
+    0.46
+    """
+    ends = [*(point["bytes_up"] for point in history[1:]), n_bytes]
+    pieces = zip(history, ends, strict=True)
+    area = sum(point["accuracy"] * max(0, min(end, n_bytes) - point["bytes_up"]) for point, end in pieces)
+    return float(round(area / n_bytes, 12)) if n_bytes else 0.0
 
 
 def _yardstick(comparison: Comparison, outcomes: Sequence[Outcome], groups: list[range]) -> float:
@@ -110,7 +128,9 @@ def _milliseconds(folders: Sequence[Path]) -> tuple[float, float]:
 
 
 def recommended(made: Sequence[Row]) -> Row | None:
-    """The method that sends least within a point of float32; if there is none, the most accurate."""
+    """The method that sends least within a point of float32; if there is none, the most accurate. None where nobody has learnt anything."""
+    if not learnt(made):
+        return None
     finished = [row for row in made if not row.diverged and not row.method.is_float32]
     reference = _reference(made)
     close = [row for row in finished if reference and row.accuracy >= reference.accuracy - reference.may_lose]
@@ -119,8 +139,19 @@ def recommended(made: Sequence[Row]) -> Row | None:
     return max(finished, key=lambda row: (round(row.accuracy, 3), -row.mb_up), default=None)
 
 
+def learnt(made: Sequence[Row]) -> bool:
+    """Whether any method is more than a point above always giving the commonest answer."""
+    return any(not row.diverged and (row.trivial is None or row.accuracy > row.trivial + POINTS_LOST) for row in made)
+
+
 def advice(made: Sequence[Row]) -> str:
     """One sentence: which spec to use."""
+    finished = [row for row in made if not row.diverged]
+    if finished and finished[0].trivial is not None and not learnt(made):
+        always = f"always giving the commonest answer scores {finished[0].trivial:.1%}"
+        return (
+            f"No recommendation: no method has learnt anything yet ({always}). Train for longer, or with another rate."
+        )
     best, reference = recommended(made), _reference(made)
     if best is None:
         reason = next((f" {row.method.name}: {row.why}." for row in made if row.why), "")
@@ -156,8 +187,9 @@ def grounds(made: Sequence[Row]) -> list[str]:
         if row and row.accuracy_sd is not None
     ]
     spread = f"; standard deviation over seeds: {', '.join(spreads)}" if spreads else ""
-    decisions = "" if best.metric else f", so one sample is {100 / max(1, best.n_test):.2f} points"
-    lines.append(f"Behind it: {n_seeds} seed{'s' * (n_seeds > 1)} of {best.n_test} test samples{decisions}{spread}.")
+    decisions = "" if best.metric or not best.n_test else f", so one sample is {100 / best.n_test:.2f} points"
+    samples = f" of {best.n_test} test samples" if best.n_test else ""  # runs of earlier versions did not say
+    lines.append(f"Behind it: {n_seeds} seed{'s' * (n_seeds > 1)}{samples}{decisions}{spread}.")
     rival = _next_cheapest(made, best, reference)
     if rival is not None:
         lines.append(f"Beside {rival.method.name}, the next cheapest that is close: {told_apart(best, rival)}")
@@ -211,7 +243,7 @@ def _named(row: Row) -> str:
     return f"{row.method.up_text}{others}{down} ({row.method.protocol}{whole})"
 
 
-HEAD = ("method", "accuracy", "MB up", "MB down", "bits/param", "× less", "enc ms", "dec ms")
+HEAD = ("method", "accuracy", "MB up", "MB down", "bits/param", "× less", "enc ms", "dec ms", "per-bit")
 
 
 def head(made: Sequence[Row]) -> tuple[str, ...]:
@@ -230,6 +262,7 @@ def cells(row: Row) -> tuple[str, ...]:
         f"{row.times_less:.1f}" if row.times_less < 100 else f"{row.times_less:.0f}",
         f"{row.encode_ms:.2f}",
         f"{row.decode_ms:.2f}",
+        f"{row.per_bit:.1%}",
     )
 
 

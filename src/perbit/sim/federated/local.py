@@ -102,6 +102,16 @@ class Samples:
         return list(zip(x, y, strict=True))
 
 
+def trivial_accuracy(data: Dataset) -> float | None:
+    """The test accuracy of always giving the commonest answer of the training part; None where answers are ranked (ratings)."""
+    if data.info.kind == "ratings":
+        return None
+    seen = data.train.y.reshape(-1)
+    commonest = np.bincount(seen[seen >= 0]).argmax()  # negative: no answer is asked for
+    asked = data.test.y.reshape(-1)
+    return float((asked[asked >= 0] == commonest).mean())
+
+
 def _clip(network: torch.nn.Module, task: Task) -> None:
     """A rare gradient that is many times as long as the others is carried by error feedback for many rounds."""
     import torch

@@ -87,7 +87,7 @@ def one_round(federation: Federation, world: World, task: Task, seed: int, book:
     server, counted = federation.server, []
     sample: dict[str, Any] = {}
     federation.shared.clear()  # what was decoded in the last round is of no use to others any more
-    for i in _present(task, key):
+    for i in present(task, seed, book.round):
         client, watch = federation.clients[i], _Watch()
         frame = server.send(i)
         clock.server += watch.lap()
@@ -111,9 +111,11 @@ def one_round(federation: Federation, world: World, task: Task, seed: int, book:
     return clock, sample
 
 
-def _present(task: Task, key: int) -> list[int]:
+def present(task: Task, seed: int, number: int) -> list[int]:
+    """The clients that take part in a round."""
     if task.present == task.clients:
         return list(range(task.clients))
+    key = fold(seed, number)
     drawn = np.random.default_rng(fold(key, _SAMPLE)).choice(task.clients, task.present, replace=False)
     return sorted(int(i) for i in drawn)
 

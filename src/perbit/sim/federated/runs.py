@@ -1,6 +1,7 @@
 """One run: a task trained with a method, from the first round or from a checkpoint. Files are whole at every moment.
 
-In the run's folder: ledger.jsonl (every message), timings.jsonl (measured seconds), checkpoint.npz, at the end result.json.
+In the run's folder: ledger.jsonl (every message), timings.jsonl (measured seconds), with `statistics` also statistics.jsonl,
+checkpoint.npz, at the end result.json.
 Nothing in the ledger or in the result depends on time: the same seed gives the same bytes.
 """
 
@@ -11,7 +12,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from perbit import gennorm
 from perbit.channels import Layout, packing
 from perbit.errors import DecodeError, EncodeError, StateMismatch
 from perbit.files import FileError, write_atomically
-from perbit.sim.federated import ledger, local, rounds, tensors, world
+from perbit.sim.federated import ledger, local, rounds, statistics, tensors, world
 from perbit.sim.federated.rounds import Federation
 from perbit.sim.federated.settings import Method, Task
 from perbit.sim.federated.world import World
@@ -53,6 +54,7 @@ class Progress:
     bytes_down: int = 0
     ledger_position: int = 0
     timings_position: int = 0
+    statistics_position: int = 0
     diverged: bool = False
     why: str = ""  # it did
 
@@ -74,6 +76,7 @@ def run(
     resume: bool = False,
     until: int | None = None,
     dump_frames: bool = False,
+    with_statistics: bool = False,
     watch: Watch = lambda now, federation: None,
 ) -> Outcome:
     """All rounds, or those up to `until`; `watch` sees the run after every round."""
@@ -91,9 +94,17 @@ def run(
     _forget(folder / "result.json", *([] if resume else [saved, *folder.glob("frames/*.pbit")]))
     books = ledger.Lines(folder / "ledger.jsonl", now.ledger_position)
     times = ledger.Lines(folder / "timings.jsonl", now.timings_position)
+    records = ledger.Lines(folder / statistics.FILE, now.statistics_position) if with_statistics else None
+    recorder = statistics.Recorder(task, place, federation)
     last, due = min(task.rounds, until or task.rounds), time.monotonic() + SECONDS_BETWEEN_CHECKPOINTS
     while now.done < last and not now.diverged:
-        now = _round(federation, place, task, seed, now, books, times, folder if dump_frames else None)
+        is_looked_at = records is not None and recorder.is_due(now.done + 1)
+        if is_looked_at:
+            recorder.before(rounds.present(task, seed, now.done + 1)[0])
+        now, update = _round(federation, place, task, seed, now, books, times, folder if dump_frames else None)
+        if records is not None and is_looked_at and not now.diverged:
+            records.append(recorder.after(now.done, update))
+            now = replace(now, statistics_position=records.position)
         if not now.diverged and (now.done % task.evaluate_every == 0 or now.done == last):
             now = _tested(place, federation, now)
         watch(now, federation)
@@ -118,7 +129,7 @@ def _round(
     books: ledger.Lines,
     times: ledger.Lines,
     dump: Path | None,
-) -> Progress:
+) -> tuple[Progress, dict[str, Any]]:
     book = ledger.Book(now.done + 1)
     try:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -129,12 +140,12 @@ def _round(
         EncodeError,
         DecodeError,
     ) as error:  # numbers beyond float32 are neither sent nor taken: training has diverged
-        return replace(now, diverged=True, why=f"round {book.round}, {error}")
+        return replace(now, diverged=True, why=f"round {book.round}, {error}"), {}
     books.append(book.lines)
     times.append([{"round": book.round, **asdict(clock)}])
     if dump:
         book.dump(dump / "frames")
-    return replace(
+    after = replace(
         now,
         done=book.round,
         fits=now.fits + _fits(task, book.round, update),
@@ -143,6 +154,7 @@ def _round(
         ledger_position=books.position,
         timings_position=times.position,
     )
+    return after, update
 
 
 def _tested(place: World, federation: Federation, now: Progress) -> Progress:
@@ -189,6 +201,7 @@ def _outcome(about: dict[str, Any], place: World, federation: Federation, now: P
         "bytes_up": now.bytes_up,
         "bytes_down": now.bytes_down,
         "fits": list(now.fits),
+        "trivial_accuracy": local.trivial_accuracy(place.data),
         "model_sha256": hashlib.sha256(model.tobytes()).hexdigest(),
     }
 
@@ -205,11 +218,21 @@ def _finished(folder: Path, about: dict[str, Any]) -> Outcome | None:
     except (OSError, ValueError):
         return None
     for part, value in about.items():
-        if json.dumps(known.get(part)) != json.dumps(value):  # in order: rules
+        if json.dumps(_with_defaults(known.get(part), value)) != json.dumps(value):  # in order: rules
             raise FileError(
                 f"{folder} holds a finished run with other settings ({part}); choose another folder, or discard it with --fresh"
             )
     return known
+
+
+def _with_defaults(known: Any, now: Any) -> Any:
+    """Settings of an earlier version, which did not have all of today's: those have their defaults, and the order of today."""
+    if not (isinstance(known, dict) and isinstance(now, dict)):
+        return known
+    defaults = {field.name: field.default for kind in (Task, Method) for field in fields(kind)}
+    added = {key: defaults[key] for key in now if key not in known and defaults.get(key, MISSING) is not MISSING}
+    filled = {**known, **added}
+    return {key: filled[key] for key in now if key in filled} | filled
 
 
 def _forget(*paths: Path) -> None:
