@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 import averaging_scenarios as scenarios
+from perbit.coding.spec import codec
 from perbit.torch import Memory
+from perbit.torch.collective.buckets import Bucket, CodedParameter
 from ranks import Ranks
 
 
@@ -28,6 +31,25 @@ def test_every_rank_gets_the_same_bits_and_nothing_is_lost(two: Ranks, five: Ran
         for result in results:
             assert result["far"] < 1e-4
             assert all(torch.equal(x, results[0]["came"][name]) for name, x in result["came"].items())
+
+
+def test_rd_spends_its_bits_on_all_tensors_together() -> None:
+    """A tensor that is a thousand times smaller gets nothing, and the message as a whole has the bits that were asked for."""
+    random = np.random.default_rng(0)
+    parts = [random.normal(size=n).astype(np.float32) * scale for n, scale in ((6000, 1.0), (0, 1.0), (6000, 0.001))]
+    rd = codec("rd(bits=0.5)")
+    starts, shapes = (0, 6000, 6000), ((60, 100), (0, 3), (60, 100))
+    parameters = [CodedParameter.of(f"p{i}", shapes[i], rd, True, starts[i]) for i in range(3)]
+    bits = []
+    for is_whole in (False, True):
+        bucket = Bucket(tuple(parameters), is_whole)
+        frame = bucket.form_for(parts, 0, 1).encode(parts, [0, 1, 2], 0)
+        outs = [np.zeros_like(part) for part in parts]
+        bucket.form(0, 1).add(frame, outs, 1.0, 0)
+        bits.append(8 * (len(frame) - 9) / 12000)  # without the number of the step and the digest
+        assert outs[2].any() != is_whole
+        assert outs[0].any()
+    assert bits[1] <= 0.5
 
 
 def test_metrics_are_of_one_call_and_of_all(two: Ranks) -> None:

@@ -35,7 +35,7 @@ LAYERS = [
     {"session"},
     {"extend", "testing"},
     {"torch"},
-    {"sim", "engines", "report"},
+    {"sim", "engines", "outer", "report"},
     {"commands"},
     {"cli"},
 ]

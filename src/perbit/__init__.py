@@ -72,7 +72,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """What needs other packages is loaded when it is asked for: `perbit.testing` needs Hypothesis, `perbit.torch` PyTorch."""
-    if name in ("testing", "torch"):
+    """What needs other packages is loaded when it is asked for: `perbit.testing` needs Hypothesis, `perbit.torch` and `perbit.outer` PyTorch."""
+    if name in ("outer", "testing", "torch"):
         return importlib.import_module(f"perbit.{name}")
     raise AttributeError(f"module 'perbit' has no attribute {name!r}{_moved.NAMES.get(name, '')}")

@@ -95,7 +95,9 @@ def write_parts(made: Blueprint, parts: Sequence[F32], keys: Sequence[int], sequ
     """A frame of tensors that lie apart, each with a key of its own, encoded from where they are."""
     out = _begin(made, sequence, digest)
     for entry, part, key in zip(made.entries, parts, keys, strict=True):
-        payload.write(part.reshape(entry.shape), entry, entry.name, out, key)
+        own = Writer()  # a codec with a goal in bytes (`rd`) takes what was written before it for its own head
+        payload.write(part.reshape(entry.shape), entry, entry.name, own, key)
+        out.pieces.extend(own.pieces)
     return seal(out)
 
 

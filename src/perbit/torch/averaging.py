@@ -121,9 +121,8 @@ def _bucket_of(plan: PlanLike, tensors: Tensors, error_feedback: bool | float) -
 def _bucket(plan: Chooser, written: str, shapes: tuple[tuple[str, Shape], ...], error_feedback: bool | float) -> Bucket:
     """By the plan as it is written, too: equal codecs may be written differently, and their frames say so."""
     starts = accumulate((size(shape) for _, shape in shapes), initial=0)
-    return Bucket(
-        tuple(
-            CodedParameter.of(name, shape, plan.codec_for(name, shape), error_feedback, start)
-            for (name, shape), start in zip(shapes, starts, strict=False)
-        )
-    )
+    parameters = [
+        CodedParameter.of(name, shape, plan.codec_for(name, shape), error_feedback, start)
+        for (name, shape), start in zip(shapes, starts, strict=False)
+    ]
+    return Bucket(tuple(parameters), is_whole=True)

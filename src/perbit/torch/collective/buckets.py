@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -9,6 +10,7 @@ from perbit.coding.codec import Codec, Pipeline, as_pipeline
 from perbit.coding.values import Shape, size
 from perbit.kernels.api import F32
 from perbit.plan.plan import Chooser, PlanLike, as_plan
+from perbit.plan.whole import shares_a_step, with_common_steps
 from perbit.torch.collective.coding import FrameForm, cuts
 from perbit.torch.feedback import decay
 
@@ -45,6 +47,7 @@ class Bucket:
     """
 
     parameters: tuple[CodedParameter, ...]
+    is_whole: bool = False  # nothing comes in other buckets: codecs that can (`rd` by bits or by error) choose for all parameters together
 
     @property
     def has_memory(self) -> bool:
@@ -75,6 +78,16 @@ class Bucket:
         """For the frames of a piece."""
         shapes = self.shapes(piece, pieces)
         return FrameForm.of([(p.name, shape, p.codec) for p, shape in zip(self.parameters, shapes, strict=True)])
+
+    def form_for(self, parts: Sequence[F32], piece: int, pieces: int) -> FrameForm:
+        """For a frame of these values."""
+        codecs = {p.name: p.codec.stages[0] if len(p.codec.stages) == 1 else p.codec for p in self.parameters}
+        if not self.is_whole or not any(map(shares_a_step, codecs.values())):
+            return self.form(piece, pieces)
+        shapes = dict(zip(codecs, self.shapes(piece, pieces), strict=True))
+        tensors = {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+        chosen = with_common_steps(codecs, tensors)
+        return FrameForm.of([(name, shape, as_pipeline(chosen[name])) for name, shape in shapes.items()])
 
 
 @dataclass(frozen=True, eq=False)

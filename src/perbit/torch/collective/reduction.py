@@ -77,7 +77,7 @@ class Reduction(ABC):
         """The frame of a piece. Keys go by parameter and step, so that how parameters fall into buckets changes nothing."""
         key = fold(fold(self.key, gradients.step), purpose)
         keys = [fold(key, K.crc32c(parameter.name.encode())) for parameter in gradients.bucket.parameters]
-        return gradients.bucket.form(piece, self.pieces).encode(parts, keys, gradients.step)
+        return gradients.bucket.form_for(parts, piece, self.pieces).encode(parts, keys, gradients.step)
 
     def _add(self, gradients: BucketGradients, frame: Piece, outs: Sequence[F32], piece: int, weight: float) -> None:
         gradients.bucket.form(piece, self.pieces).add(frame, outs, weight, gradients.step)

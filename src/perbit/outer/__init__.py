@@ -1,0 +1,6 @@
+"""Training over slow links: workers take many local steps, then average what they have learned as coded bytes (docs/outer.md)."""
+
+from perbit.outer.localsteps import LocalSteps
+from perbit.outer.presets import PRESETS, Preset, preset
+
+__all__ = ["PRESETS", "LocalSteps", "Preset", "preset"]

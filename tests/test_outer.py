@@ -1,0 +1,82 @@
+"""Local steps with an outer optimizer, by real processes over gloo."""
+
+from __future__ import annotations
+
+import pytest
+
+import outer_scenarios as scenarios
+from ranks import Ranks
+
+
+def test_the_outer_optimizer_is_nesterovs_and_every_rank_has_its_result(two: Ranks) -> None:
+    """Rank 0 moves by -1, rank 1 by -2: the mean pseudo-gradient is 1.5."""
+    shared, momentum, expected = 0.0, 0.0, []
+    for _ in range(4):
+        momentum = 0.9 * momentum + 1.5
+        shared -= 0.7 * (1.5 + 0.9 * momentum)
+        expected.append(shared)
+    for rank, result in enumerate(two.run(scenarios.by_hand, 4)):
+        assert result["w"] == pytest.approx(expected, rel=1e-5)
+        assert result["mean"] == 2.0  # buffers of floats: all begin with those of rank 0, and are averaged
+        assert (result["frozen"], result["count"]) == (rank, rank)  # these stay as they were
+
+
+@pytest.mark.parametrize("world", ["two", "five"])
+def test_ranks_part_and_meet_again(request: pytest.FixtureRequest, world: str) -> None:
+    ranks = request.getfixturevalue(world)
+    results = ranks.run(scenarios.train, {"spec": "topk(0.1) | qsgd(15) | rans", "every": 4}, 12)
+    for number in range(12):
+        digests = {result["digests"][number] for result in results}
+        assert len(digests) == (1 if number % 4 == 3 else len(results))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "at_least"),
+    [
+        ("local_sgd", {}, 0.9),
+        ("diloco", {"every": 10}, 0.9),
+        ("sparseloco", {"every": 10}, 10),
+        ("rd", {"every": 10}, 200),
+    ],
+)
+def test_every_preset_learns_digits(two: Ranks, name: str, changes: dict[str, int], at_least: float) -> None:
+    first, second = two.run(scenarios.train, {"name": name, **changes}, 240)
+    assert first["digests"][-1] == second["digests"][-1]
+    assert first["accuracy"] > 0.88
+    assert first["metrics"]["total_ratio"] > at_least
+    assert first["metrics"]["step"] == 240 // changes.get("every", 8)
+
+
+def test_a_model_of_bfloat16_has_a_shared_model_of_float32(two: Ranks) -> None:
+    options = {"spec": "topk(0.1)", "every": 4}
+    first, second = two.run(scenarios.train, options, 40, "bfloat16")
+    assert first["digests"][-1] == second["digests"][-1]
+    assert first["digests"][-2] != second["digests"][-2]
+
+
+@pytest.mark.parametrize("before", [8, 10])
+def test_a_resumed_run_takes_the_same_path(two: Ranks, before: int) -> None:
+    """Saved at the end of a round, and in the middle of one."""
+    for uninterrupted, resumed in two.run(scenarios.resume, {"name": "sparseloco", "every": 4}, before, 8):
+        assert uninterrupted == resumed
+    for uninterrupted, resumed in two.run(scenarios.resume, {"name": "rd", "every": 4}, before, 8):
+        assert uninterrupted == resumed
+
+
+def test_a_round_with_a_model_that_is_not_finite_is_skipped(two: Ranks) -> None:
+    first, second = two.run(scenarios.diverged)
+    assert first == second
+    assert first["skipped"] == 1
+    assert first["sums"][0] == first["sums"][1] < first["sums"][2]
+
+
+def test_what_does_not_fit_is_refused(two: Ranks) -> None:
+    for spec, every, model, world, zero, frozen, name, setting in two.run(scenarios.refused):
+        assert "made with spec" in spec
+        assert every == "the checkpoint was made with every 3, this run has 4"
+        assert model == "the checkpoint is of another model"
+        assert "of 9, loaded by rank" in world
+        assert "at least 1, got 0" in zero
+        assert "no parameter that needs a gradient" in frozen
+        assert "there is no preset 'dilocco'; there are local_sgd, diloco, sparseloco, rd" in name
+        assert "a preset has no setting 'evry'" in setting
