@@ -19,55 +19,35 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections import defaultdict
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from perbit.sim.verdicts import Claim
 from perbit_papers.results import RESULTS
+from perbit_papers.series import Contest, Run
 
 KEPT = ("results.json", "table.txt", "accuracy-bytes.png", "accuracy-rounds.png", "accuracy-time-25-mbit-s.png", "gennorm.png")  # fmt: skip
 POINT, HALF = 0.01, 0.005
 HERE = Path(__file__).parent
 
 
-@dataclass(frozen=True)
-class Contest:
-    """A claim about two methods of a comparison; `by` is the figure that is compared seed by seed, larger is better."""
-
-    claim: Claim
-    ours: str
-    theirs: str
-    by: str = "late"
-
-    def judged(self, found: Outcomes) -> str:
-        ours, theirs = found[self.ours], found[self.theirs]
-        mb = [statistics.fmean(reached["bytes_up"]) / 1e6 for reached in (ours, theirs)]
-        verdict = self.claim.judged(ours[self.by], theirs[self.by])
-        return f"{verdict} ({self.ours}, {mb[0]:.3g} MB up, against {self.theirs}, {mb[1]:.3g} MB)"
+def read(path: Path) -> list[Run]:
+    """All runs of a comparison, by the name of the method."""
+    return [{**run, "method": run["method"]["name"]} for run in json.loads(path.read_text("utf-8"))["runs"]]
 
 
-Outcomes = dict[str, dict[str, list[float]]]  # of every method, seed by seed
+def minus_loss(run: Run) -> float:
+    loss = run["history"][-1]["loss"]
+    return -1e9 if loss is None else -float(loss)
 
 
-def read(path: Path) -> Outcomes:
-    """The accuracy at the end and over the last third, the gain in loss, and the bytes."""
-    found: Outcomes = defaultdict(lambda: defaultdict(list))
-    for run in json.loads(path.read_text())["runs"]:
-        curve = [point["accuracy"] for point in run["history"]]
-        reached = found[run["method"]["name"]]
-        reached["accuracy"].append(curve[-1])
-        reached["late"].append(statistics.fmean(curve[-max(1, len(curve) // 3) :]))
-        reached["minus_loss"].append(-_loss(run["history"][-1]))
-        for key in ("bytes_up", "bytes_down"):
-            reached[key].append(run[key])
-    return found
-
-
-def _loss(point: dict[str, Any]) -> float:
-    return 1e9 if point["loss"] is None else float(point["loss"])
+def judged(contest: Contest, runs: list[Run]) -> str:
+    """The verdict, and what both sent."""
+    ours, theirs = (
+        statistics.fmean(run["bytes_up"] for run in runs if run["method"] == name) / 1e6
+        for name in (contest.ours, contest.theirs)
+    )
+    return f"{contest.judged(runs)} ({contest.ours}, {ours:.3g} MB up, against {contest.theirs}, {theirs:.3g} MB)"
 
 
 def _co3(decay: str) -> str:
@@ -99,7 +79,7 @@ DEEPREDUCE = [
         Claim(f"DeepReduce, Table 2: {name} keeps top-r's test loss to 1 %", -0.08),
         name,
         "top 10 %, 32-bit positions",
-        "minus_loss",
+        minus_loss,
     )
     for name in ("Bloom P0", "Fit-Poly", "Bloom P0 + QSGD")
 ]
@@ -167,8 +147,8 @@ CLAIMS |= {"deepreduce-resnet20": RESNET, "deepreduce-table2": TABLE_2, "deepred
 def judge(name: str) -> None:
     """Say what the outcomes in results/compare mean for the claims."""
     to = RESULTS / "compare" / name
-    found = read(to / "results.json")
-    sentences = [contest.judged(found) for contest in CLAIMS[name]]
+    runs = read(to / "results.json")
+    sentences = [judged(contest, runs) for contest in CLAIMS[name]]
     (to / "verdict.txt").write_text("\n".join(sentences) + "\n", "utf-8")
     print("\n".join(sentences))
 

@@ -8,7 +8,6 @@ import math
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from perbit.files import write_atomically, write_json
 from perbit.protocols import presets
 from perbit.sim.verdicts import Claim
 from perbit_papers.convex import Problem, Settings, load, prepare, report, run
+from perbit_papers.series import Contest
 
 BATCH = {"a9a": 50, "phishing": 50, "w8a": 12}
 KEPT = Path("perbit-runs/convex")  # single runs
@@ -78,32 +78,29 @@ Results = list[dict[str, Any]]
 DIVERGED = 3.0  # what counts as the log₁₀ excess of a run that left all bounds
 
 
-@dataclass(frozen=True)
-class Contest:
+def contest(claim: Claim, ours: str, theirs: str) -> Contest:
     """A claim about the log₁₀ excess of two algorithms, in decades: paired over seeds, one-sided, level .05."""
+    return Contest(claim, ours, theirs, lambda run: -log_excess(run))
 
-    claim: Claim
-    ours: str
-    theirs: str
 
-    def judged(self, by_seed: list[Results]) -> str:
-        return str(self.claim.judged(*([-x for x in excesses(by_seed, name)] for name in (self.ours, self.theirs))))
+def log_excess(result: dict[str, Any]) -> float:
+    return DIVERGED if result["log10_excess"] is None else float(result["log10_excess"])
 
 
 def excesses(by_seed: list[Results], algorithm: str) -> list[float]:
     """The log₁₀ excess of an algorithm, seed by seed."""
-    found = [
-        next(result for result in results if result["algorithm"] == algorithm)["log10_excess"] for results in by_seed
-    ]
-    return [DIVERGED if value is None else float(value) for value in found]
+    return [log_excess(result) for results in by_seed for result in results if result["algorithm"] == algorithm]
 
 
 def verdict(setting: str, contests: Sequence[Contest], by_seed: list[Results]) -> str:
     """Mean log₁₀ excesses, then a sentence for every claim."""
     names = [result["algorithm"] for result in by_seed[0]]
     means = ", ".join(f"{name} {statistics.fmean(excesses(by_seed, name)):.2f}" for name in names)
-    head = f"{setting}, {len(by_seed)} seeds: mean log10 excess {means}"
-    return "\n".join([head, *(contest.judged(by_seed) for contest in contests)])
+    runs = [
+        {**result, "method": result["algorithm"], "seed": i} for i, results in enumerate(by_seed) for result in results
+    ]
+    said = [str(one.judged(runs)) for one in contests]
+    return "\n".join([f"{setting}, {len(by_seed)} seeds: mean log10 excess {means}", *said])
 
 
 def save(folder: Path, name: str, content: dict[str, Any], title: str) -> None:

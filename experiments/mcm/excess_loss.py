@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from common import BATCH, Contest, dataset, excesses, kept, options, save, verdict
+from common import BATCH, contest, dataset, excesses, kept, options, save, verdict
 
 from perbit.sim.verdicts import Claim
 from perbit_papers.convex import Settings
@@ -48,9 +48,9 @@ def bytes_at_equal_loss(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 CONTESTS = [
-    Contest(Claim("MCM beats Dore by .3 or more", 0.3), "mcm", "dore"),
-    Contest(Claim("MCM beats Artemis by .3 or more", 0.3), "mcm", "artemis"),
-    Contest(Claim("MCM loses at most .3 to DIANA", -0.3), "mcm", "diana"),
+    contest(Claim("MCM beats Dore by .3 or more", 0.3), "mcm", "dore"),
+    contest(Claim("MCM beats Artemis by .3 or more", 0.3), "mcm", "artemis"),
+    contest(Claim("MCM loses at most .3 to DIANA", -0.3), "mcm", "diana"),
 ]
 
 

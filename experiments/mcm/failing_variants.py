@@ -7,13 +7,13 @@
 
 from __future__ import annotations
 
-from common import BATCH, Contest, dataset, kept, options, save, verdict
+from common import BATCH, contest, dataset, kept, options, save, verdict
 
 from perbit.sim.verdicts import Claim
 from perbit_papers.convex import Settings
 
 CONTESTS = [
-    Contest(Claim(f"{variant} falls behind MCM by .2 or more", 0.2), "mcm", variant)
+    contest(Claim(f"{variant} falls behind MCM by .2 or more", 0.2), "mcm", variant)
     for variant in ("update_compression", "model_compression", "model_difference")
 ]
 VARIANTS = ("mcm", "update_compression", "model_compression", "model_difference", "ghost")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from common import Contest, dataset, kept, options, save, verdict
+from common import contest, dataset, kept, options, save, verdict
 
 from perbit.sim.verdicts import Claim
 from perbit_papers.convex import Problem, Settings, synthetic
@@ -18,8 +18,8 @@ ALGORITHMS = ("sgd", "qsgd", "diana", "artemis", "mcm")
 
 
 CONTESTS = [  # a bar of one decade was lowered to .2 after the first look at phishing; it stays there
-    Contest(Claim("QSGD is behind DIANA by .2 or more", 0.2), "diana", "qsgd"),
-    Contest(Claim("DIANA loses at most .2 to full precision", -0.2), "diana", "sgd"),
+    contest(Claim("QSGD is behind DIANA by .2 or more", 0.2), "diana", "qsgd"),
+    contest(Claim("DIANA loses at most .2 to full precision", -0.2), "diana", "sgd"),
 ]
 
 

@@ -7,7 +7,7 @@ The paper's set (quantum) is replaced by phishing; every client takes part in a 
 
 from __future__ import annotations
 
-from common import BATCH, S2, Contest, dataset, kept, options, save, verdict
+from common import BATCH, S2, contest, dataset, kept, options, save, verdict
 
 from perbit.sim.verdicts import Claim
 from perbit_papers.convex import Settings
@@ -22,7 +22,7 @@ RUNS = (
 )
 
 
-CONTESTS = [Contest(Claim(f"{label} loses at most .4 to DIANA", -0.4), label, "diana") for _, label, _ in RUNS[2:]]
+CONTESTS = [contest(Claim(f"{label} loses at most .4 to DIANA", -0.4), label, "diana") for _, label, _ in RUNS[2:]]
 
 
 def main() -> None:

@@ -18,26 +18,6 @@ from perbit.sim.verdicts import Claim
 Run = dict[str, Any]  # of one method and seed: at least a history of points with an accuracy
 
 
-@dataclass(frozen=True)
-class Contest:
-    """A claim about two methods: the mean accuracy of the last third of the evaluations, paired over seeds."""
-
-    claim: Claim
-    ours: str
-    theirs: str
-
-    def judged(self, runs: Sequence[Run]) -> str | None:
-        """One sentence; None while there is no seed that both have run."""
-        late = {(run["method"], run["seed"]): late_accuracy(run) for run in runs}
-        seeds = sorted({seed for _, seed in late})
-        both = [seed for seed in seeds if (self.ours, seed) in late and (self.theirs, seed) in late]
-        if not both:
-            return None
-        return str(
-            self.claim.judged([late[self.ours, seed] for seed in both], [late[self.theirs, seed] for seed in both])
-        )
-
-
 def late_accuracy(run: Run) -> float:
     """The mean accuracy of the last third of the evaluations, steadier than the last one.
 
@@ -46,6 +26,27 @@ def late_accuracy(run: Run) -> float:
     """
     curve = [point["accuracy"] for point in run["history"]]
     return statistics.fmean(curve[-max(1, len(curve) // 3) :])
+
+
+@dataclass(frozen=True)
+class Contest:
+    """A claim about two methods: what `by` makes of their runs, larger is better, paired over seeds."""
+
+    claim: Claim
+    ours: str
+    theirs: str
+    by: Callable[[Run], float] = late_accuracy
+
+    def judged(self, runs: Sequence[Run]) -> str | None:
+        """One sentence; None while there is no seed that both have run."""
+        found = {(run["method"], run["seed"]): self.by(run) for run in runs}
+        seeds = sorted({seed for _, seed in found})
+        both = [seed for seed in seeds if (self.ours, seed) in found and (self.theirs, seed) in found]
+        if not both:
+            return None
+        return str(
+            self.claim.judged([found[self.ours, seed] for seed in both], [found[self.theirs, seed] for seed in both])
+        )
 
 
 def series(
