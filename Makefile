@@ -50,7 +50,7 @@ $(VENV)/tested: $(VENV)/installed papers/pyproject.toml
 endif
 
 demo: $(VENV)/installed
-	$(BIN)/perbit compare demo
+	$(BIN)/perbit compare demo --fresh
 
 test: lint
 	$(BIN)/python -m pytest -n 2 -m "not slow"
@@ -64,7 +64,7 @@ lint: $(VENV)/tested
 	$(BIN)/mypy
 
 bench: $(VENV)/tested
-	$(BIN)/perbit bench --output results/bench.json
+	$(BIN)/perbit bench --force --output results/bench.json
 
 fuzz: $(VENV)/tested
 	$(BIN)/python tests/fuzz.py --seconds $(FUZZ_SECONDS)

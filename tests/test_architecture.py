@@ -24,13 +24,13 @@ FOUNDATION = {"numpy", "zstandard", "perbit"} | {
 
 # The rooms of the house, lowest first: a module imports from its own room or from rooms further up in this list.
 LAYERS = [
-    {"errors", "_moved", "plugins"},
-    {"kernels", "files"},
+    {"errors", "_moved", "plugins", "extras"},
+    {"kernels", "files", "dtypes"},
     {"randomness", "parallel", "gennorm", "theory"},
     {"coding"},
     {"frame"},
     {"plan"},
-    {"channels"},
+    {"channels", "delta"},
     {"protocols"},
     {"session"},
     {"extend", "testing"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -12,9 +13,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import perbit
+from perbit import dtypes, files
 from perbit.cli import EXIT_OK, EXIT_USAGE, main
 
 X = np.random.default_rng(0).laplace(size=(30, 40)).astype(np.float32)
@@ -119,6 +122,73 @@ def test_bfloat16_stays_itself_in_safetensors_and_becomes_float32_in_numpy_files
     assert perbit.loads(Path("again.pbit").read_bytes())["h"].dtype == half.dtype
 
 
+@pytest.mark.parametrize("kind", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_short_floats_and_metadata_of_safetensors_go_there_and_back(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = X.astype(getattr(ml_dtypes, kind))
+    save_file({"h": short, "w": X}, "m.safetensors", {"format": "pt", "licence": "mine"})
+    output_of(capsys, "encode", "m.safetensors", "raw")
+    output_of(capsys, "inspect", "m.pbit")
+    output_of(capsys, "decode", "m.pbit", "-o", "again.safetensors")
+    with safe_open("again.safetensors", "np") as file:
+        assert file.metadata() == {"format": "pt", "licence": "mine"}
+    back = files.read_tensors(Path("again.safetensors"))
+    assert isinstance(back, dict)
+    assert same({name: back[name] for name in ("h", "w")}, {"h": short, "w": X})
+
+
+def test_short_floats_are_read_where_nobody_imported_ml_dtypes() -> None:
+    save_file({"h": X.astype(ml_dtypes.bfloat16)}, "m.safetensors")
+    done = subprocess.run(
+        [sys.executable, "-m", "perbit.cli", "encode", "m.safetensors", "raw"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_frame_of_bfloat16_can_be_inspected_without_ml_dtypes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    half = X.astype(ml_dtypes.bfloat16)
+    Path("m.pbit").write_bytes(perbit.dumps({"h": half, "w": half}, perbit.Plan.of("uniform(4) | rans", {"h": "raw"})))
+    dtypes.named.cache_clear()
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    tensors = json_of(capsys, "inspect", "m.pbit")["tensors"]
+    assert [tensor["dtype"] for tensor in tensors] == ["bfloat16", "bfloat16"]
+    assert "bfloat16 needs the package ml_dtypes: pip install perbit[files]" in complaint_of(capsys, "decode", "m.pbit")
+
+
+def test_without_safetensors_the_extra_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_file({"w": X}, "m.safetensors")
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    assert "pip install perbit[files]" in complaint_of(capsys, "encode", "m.safetensors", "raw")
+
+
+def piped(data: bytes, *arguments: str) -> bytes:
+    done = subprocess.run([sys.executable, "-m", "perbit.cli", *arguments], input=data, capture_output=True, check=True)
+    return done.stdout
+
+
+@pytest.mark.parametrize("kind", ["npz", "safetensors"])
+def test_pipes_carry_models(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    files.write_tensors(Path(f"m.{kind}"), MODEL)
+    frame = piped(Path(f"m.{kind}").read_bytes(), "encode", "-", "raw")
+    assert same(perbit.loads(frame), MODEL)
+    assert b"message" in piped(frame, "inspect", "-")
+    Path(f"again.{kind}").write_bytes(piped(frame, "decode", "-", "--format", kind, "--json"))
+    back = files.read_tensors(Path(f"again.{kind}"))
+    assert isinstance(back, dict)
+    assert same(back, MODEL)
+
+
+def test_pipes_carry_arrays_and_leave_no_file(npy: str) -> None:
+    frame = piped(Path(npy).read_bytes(), "encode", "-", "raw", "-o", "-")
+    assert np.array_equal(np.load(io.BytesIO(piped(frame, "decode", "-", "-o", "-"))), X)
+    assert [path.name for path in Path().iterdir()] == [npy]
+
+
 def specs_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, str]:
     """What each tensor of m.safetensors gets."""
     save_file(MODEL, "m.safetensors")
@@ -172,7 +242,7 @@ def test_a_budget_takes_rules_and_a_spec_for_small_tensors(capsys: pytest.Captur
     command = ["budget", "m.npz", "topk(?) | fp16", "--bytes", "6000", "-o", "m.pbit"]
 
     def chosen(*arguments: str) -> dict[str, str]:
-        assert json_of(capsys, *command, *arguments)["n_bytes"] <= 6000
+        assert json_of(capsys, *command, *arguments, "--force")["n_bytes"] <= 6000
         found = {t["name"]: t["spec"] for t in json_of(capsys, "inspect", "m.pbit")["tensors"]}
         assert found.pop("w").startswith("topk(")
         return found
@@ -399,9 +469,12 @@ def test_encode_replaces_neither_its_input_nor_another_file(capsys: pytest.Captu
     assert same(perbit.loads(Path("m.pbit").read_bytes()), MODEL)
 
 
-def test_a_budget_replaces_its_frame(npy: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for n_bytes in ("500", "1000"):
-        output_of(capsys, "budget", npy, "topk(?) | fp16", "--bytes", n_bytes, "-o", "x.pbit")
+def test_a_budget_replaces_its_frame_only_by_force(npy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ("budget", npy, "topk(?) | fp16", "-o", "x.pbit", "--bytes")
+    output_of(capsys, *command, "500")
+    assert "x.pbit exists already" in complaint_of(capsys, *command, "1000")
+    assert 490 <= Path("x.pbit").stat().st_size <= 500
+    output_of(capsys, *command, "1000", "--force")
     assert 990 <= Path("x.pbit").stat().st_size <= 1000
 
 

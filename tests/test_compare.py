@@ -18,9 +18,8 @@ import pytest
 import perbit
 from perbit import plugins
 from perbit.cli import main
-from perbit.commands import tune
 from perbit.errors import PerbitError
-from perbit.sim.compare import config, search, summary
+from perbit.sim.compare import config, recipe, search, summary
 from perbit.sim.compare.config import ConfigError
 from perbit.sim.compare.links import Link, round_seconds
 from perbit.sim.federated import ledger, run
@@ -285,7 +284,7 @@ def test_tune_meets_the_budget(
     assert best["mb_up"] <= 0.07
     assert best["up"] != "fp16"
     assert main([*command, "--resume"]) == 0
-    pasted = "[[methods]]" + capsys.readouterr().out.partition("[[methods]]")[2]
+    pasted = "[[methods]]" + capsys.readouterr().out.partition("[[methods]]")[2].partition("Flower:")[0]
     found = config.parse(pasted).methods[0]
     assert (found.up, found.whole_model) == (best["up"], best.get("whole_model", False))
     assert main(["tune", "--budget-mb", "0"]) == 2
@@ -293,7 +292,7 @@ def test_tune_meets_the_budget(
 
 def test_what_tune_prints_to_paste_is_the_method() -> None:
     for method in search.candidates():
-        assert replace(config.parse(tune._toml(method)).methods[0], name=method.name) == method
+        assert replace(config.parse(recipe.toml(method)).methods[0], name=method.name) == method
 
 
 def test_tune_judges_what_was_reached_at_each_stage(tmp_path: Path) -> None:
@@ -313,7 +312,7 @@ def test_advice_names_the_cheapest_close_method() -> None:
     )
     assert summary.recommended([row, close]) is close
     assert summary.advice([row, far]).startswith("No method stays within a point")
-    assert "try a smaller rate" in summary.advice([row])
+    assert "Try a smaller rate" in summary.advice([row])
 
 
 def test_advice_says_whether_seeds_tell_the_method_from_float32() -> None:

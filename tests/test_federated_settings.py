@@ -12,6 +12,7 @@ import pytest
 
 import perbit
 from perbit import plugins
+from perbit.files import FileError
 from perbit.sim.compare import config
 from perbit.sim.compare.config import ConfigError
 from perbit.sim.federated import Method, Task, local, run, tensors, world
@@ -87,8 +88,10 @@ def test_a_spec_for_small_tensors_that_nobody_uses_is_refused() -> None:
 def test_other_rules_or_another_order_are_another_run(tmp_path: Path) -> None:
     first = {"1.weight": "fp16", "*": "uniform(8) | rans"}
     again = dict(reversed(first.items()))
-    one, two = (run(SMALL, Method("x", rules=rules), 0, tmp_path, resume=True) for rules in (first, again))
+    one, two = (run(SMALL, Method("x", rules=rules), 0, tmp_path / str(i)) for i, rules in enumerate((first, again)))
     assert one["bytes_up"] != two["bytes_up"]
+    with pytest.raises(FileError, match="holds a finished run with other settings"):
+        run(SMALL, Method("x", rules=first), 0, tmp_path / "1", resume=True)
 
 
 def test_topk_in_a_rule_may_compete_over_the_whole_model() -> None:

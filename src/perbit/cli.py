@@ -5,23 +5,27 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import perbit
-from perbit import plugins
+from perbit import extras, plugins
 from perbit.commands.common import EXIT_OK, EXIT_STOPPED, EXIT_USAGE, printable
 from perbit.errors import PerbitError, Stopped
 
 # Each command is a module of perbit.commands, loaded only when it is called.
 COMMANDS = {
     "compare": "train a federated model with several methods and show what each bit buys",
+    "init": "write a comparison and a Python module for data and code of your own",
     "train": "train a federated model with one method",
     "tune": "search the spec with the best accuracy under a byte budget",
     "codecs": "list every codec with its parameters",
     "encode": "encode the arrays of a file as one frame",
     "decode": "decode a frame back into arrays",
+    "diff": "write what leads from one model file to another",
+    "apply": "make the new model from the old one and a delta",
     "plan": "say which tensor of a model gets which codec, and its bytes",
     "inspect": "say what a frame holds and where its bytes go",
     "bench": "measure kernels and codecs as ratios to memcpy and to their peers",
@@ -40,8 +44,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except PerbitError as error:
-        print("\n".join(map(printable, f"perbit: {error}".split("\n"))), file=sys.stderr)
+        print("\n".join(map(printable, f"perbit: {_for_the_shell(str(error))}".split("\n"))), file=sys.stderr)
         return EXIT_STOPPED if isinstance(error, Stopped) else EXIT_USAGE
+    except ImportError as error:
+        said = extras.missing(error)
+        if said is None:
+            raise
+        print(f"perbit: {said}", file=sys.stderr)
+        return EXIT_USAGE
     except KeyboardInterrupt:
         print("perbit: stopped", file=sys.stderr)
         return EXIT_STOPPED
@@ -66,6 +76,15 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
             module.add_options(command)
             command.set_defaults(run=module.run)
     return parser
+
+
+def _for_the_shell(text: str) -> str:
+    """Advice to pass an argument of Python names the option instead.
+
+    >>> _for_the_shell("above the limit of 10; pass max_values=1000 to allow it")
+    'above the limit of 10; pass --max-values 1000 to allow it'
+    """
+    return re.sub(r"\bpass (max_\w+)=(\w+)", lambda found: f"pass --{found[1].replace('_', '-')} {found[2]}", text)
 
 
 def _others() -> dict[str, str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import glob
 import importlib
+import io
 import json
 import os
 import secrets
+import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Container, Mapping
@@ -17,11 +19,19 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perbit import dtypes
 from perbit.errors import PerbitError
 
 _locks: Any = importlib.import_module("fcntl") if os.name == "posix" else None
 _PARTIAL = "_perbit"  # what the names of files end in that are still being written
 SUFFIXES = (".npy", ".npz", ".safetensors")
+METADATA = "__metadata__"
+STANDARD = Path("-")  # standard input or output
+_SAFETENSORS = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
+    "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8",
+    "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
+}  # fmt: skip
 
 
 _PIECE = 1 << 19  # bytes written at once; more of them at a time cost Linux up to five times as long, in search of room
@@ -32,12 +42,15 @@ class FileError(PerbitError):
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object], private: bool = False) -> None:
-    """Write to a neighbour file, then rename: a crash leaves the old file or the new one, never half of one.
+    """Write to a neighbour file, then rename: a crash leaves the old file or the new one, never half of one. `-` is standard output.
 
     Args:
         private: nobody else may read it. Who keeps private files also removes, when it starts, what a killed writer of them has left;
             for other files that happens here.
     """
+    if path == STANDARD:
+        _write_out(write)
+        return
     if not private:
         remove_leftovers(path.parent, path.name)
     try:
@@ -65,6 +78,14 @@ def write_all(file: IO[bytes], data: bytes | memoryview) -> None:
     source = memoryview(data)
     while len(source):
         source = source[file.write(source[:_PIECE]) :]
+
+
+def _write_out(write: Callable[[IO[bytes]], object]) -> None:
+    """To standard output, once all is there; an archive's writer moves back and forth."""
+    whole = io.BytesIO()
+    write(whole)
+    sys.stdout.buffer.write(whole.getbuffer())
+    sys.stdout.buffer.flush()
 
 
 def remove_leftovers(folder: Path, name: str = "*") -> None:
@@ -106,73 +127,121 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_bytes(path: Path) -> bytes:
+    """What a file holds, or standard input if the path is `-`."""
     try:
-        return path.read_bytes()
+        return sys.stdin.buffer.read() if path == STANDARD else path.read_bytes()
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror}") from error
 
 
 def read_tensors(path: Path) -> NDArray[Any] | dict[str, NDArray[Any]]:
-    """One array from .npy, a dict of arrays from .npz or .safetensors."""
-    readers: dict[str, Callable[[Path], NDArray[Any] | dict[str, NDArray[Any]]]] = {
-        ".npy": _read_npy,
-        ".npz": _read_npz,
-        ".safetensors": _read_safetensors,
-    }
-    reader = readers.get(path.suffix)
-    if reader is None:
+    """One array from .npy, a dict of arrays from .npz or .safetensors. Standard input may be any of them."""
+    if path != STANDARD and path.suffix not in _READERS:
         raise FileError(f"cannot tell what {path} holds: its name must end in {', '.join(SUFFIXES)}")
-    if not path.is_file():
+    if path != STANDARD and not path.is_file():
         raise FileError(f"cannot read {path}: no such file")
     try:
-        return reader(path)
+        if path == STANDARD:
+            data = read_bytes(path)
+            return _READERS[_suffix_of(data)](io.BytesIO(data))
+        with path.open("rb") as file:
+            return _READERS[path.suffix](file)
     except (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise FileError(f"cannot read {path}: {error}") from error
 
 
-def _read_npy(path: Path) -> NDArray[Any]:
-    with path.open("rb") as file:
-        array = np.load(file, allow_pickle=False)
-        if not isinstance(array, np.ndarray):
-            raise ValueError("it is not a .npy file")
-        return array
+def _suffix_of(data: bytes) -> str:
+    """What bytes without a name hold."""
+    return ".npy" if data.startswith(b"\x93NUMPY") else ".npz" if data.startswith(b"PK") else ".safetensors"
 
 
-def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
+def _read_npy(file: IO[bytes]) -> NDArray[Any]:
+    array = np.load(file, allow_pickle=False)
+    if not isinstance(array, np.ndarray):
+        raise ValueError("it is not a .npy file")
+    return array
+
+
+def _read_npz(file: IO[bytes]) -> dict[str, NDArray[Any]]:
     """Member by member: `numpy.load` would give the tensor `a` twice where there is one called `a.npy` too."""
     tensors: dict[str, NDArray[Any]] = {}
-    with zipfile.ZipFile(path) as archive:
+    with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():
             name = member.filename.removesuffix(".npy")
             if name in tensors:
                 raise ValueError(f"it holds two tensors called {name!r}")
-            with archive.open(member) as file:
-                tensors[name] = np.lib.format.read_array(file, allow_pickle=False)
+            with archive.open(member) as inside:
+                tensors[name] = np.lib.format.read_array(inside, allow_pickle=False)
     return tensors
 
 
-def _read_safetensors(path: Path) -> dict[str, NDArray[Any]]:
-    from safetensors import SafetensorError  # type: ignore[attr-defined,unused-ignore]
-
+def _read_safetensors(file: IO[bytes]) -> dict[str, NDArray[Any]]:
+    """In the order of the file. What the file says about itself comes as a tensor of bytes, `METADATA`."""
+    library = _safetensors()
+    data = file.read()
     try:
-        return dict(_safetensors().load_file(path))
-    except SafetensorError as error:
+        found = dict(library.deserialize(data))
+    except library.SafetensorError as error:
         raise ValueError(str(error)) from error
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    about = header.pop(METADATA, None)
+    names = sorted(header, key=lambda name: (header[name]["data_offsets"], name))
+    tensors = {name: _from_safetensors(name, found[name]) for name in names}
+    return tensors | ({METADATA: as_metadata(about)} if about else {})
 
 
-def write_tensors(path: Path, value: NDArray[Any] | Mapping[str, NDArray[Any]]) -> None:
-    """Write one array as .npy, or several as .npz or .safetensors. numpy's files hold bfloat16 as float32."""
+_READERS: dict[str, Callable[[IO[bytes]], NDArray[Any] | dict[str, NDArray[Any]]]] = {
+    ".npy": _read_npy,
+    ".npz": _read_npz,
+    ".safetensors": _read_safetensors,
+}
+
+
+def _from_safetensors(name: str, view: Mapping[str, Any]) -> NDArray[Any]:
+    kind = _SAFETENSORS.get(view["dtype"])
+    if kind is None:
+        raise ValueError(f"tensor {name!r} is {view['dtype']}; known are {', '.join(_SAFETENSORS)}")
+    flat = np.frombuffer(view["data"], dtypes.stored(kind).newbyteorder("<"))
+    return flat.astype(dtypes.stored(kind), copy=False).view(dtypes.named(kind)).reshape(view["shape"])
+
+
+def as_metadata(about: Mapping[str, str]) -> NDArray[np.uint8]:
+    """What a .safetensors file says about itself as a tensor of bytes: so it goes through frames and other files."""
+    return np.frombuffer(json.dumps(about, ensure_ascii=False, sort_keys=True).encode(), np.uint8)
+
+
+def _metadata(tensor: NDArray[Any] | None) -> dict[str, str] | None:
+    if tensor is None:
+        return None
+    try:
+        about = json.loads(tensor.astype(np.uint8, casting="equiv").tobytes())
+        if isinstance(about, dict) and all(isinstance(value, str) for value in about.values()):
+            return about
+    except (TypeError, ValueError):
+        pass
+    _refuse_names(".safetensors", [METADATA])
+    return None
+
+
+def write_tensors(path: Path, value: NDArray[Any] | Mapping[str, NDArray[Any]], suffix: str = "") -> None:
+    """Write one array as .npy, or several as .npz or .safetensors. numpy's files hold bfloat16 and float8 as float32.
+
+    Args:
+        suffix: the kind of file, if its name does not say it.
+    """
+    suffix = suffix or path.suffix
     if isinstance(value, np.ndarray):
-        if path.suffix != ".npy":
+        if suffix != ".npy":
             raise FileError(f"one array goes into a .npy file, not {path.name}")
         write_atomically(path, lambda file: _write_npy(file, value))
-    elif path.suffix == ".npz":
+    elif suffix == ".npz":
         # Zip archives cut names at NUL; of `a` and `a.npy`, numpy.load would read `a` under both names.
-        _refuse_names(path, [name for name in value if "\0" in name or _is_shadowed(name, value)])
+        _refuse_names(suffix, [name for name in value if "\0" in name or _is_shadowed(name, value)])
         write_atomically(path, lambda file: _write_npz(file, value))
-    elif path.suffix == ".safetensors":
-        _refuse_names(path, [name for name in value if name == "__metadata__"])
-        data = _safetensors().save({name: np.asarray(array, order="C") for name, array in value.items()})
+    elif suffix == ".safetensors":
+        about = _metadata(value.get(METADATA))
+        tensors = {name: np.asarray(array, order="C") for name, array in value.items() if name != METADATA}
+        data = _safetensors().numpy.save(tensors, about)
         write_atomically(path, lambda file: file.write(data))
     else:
         raise FileError(f"several tensors go into a .npz or .safetensors file, not {path.name}")
@@ -182,13 +251,13 @@ def _is_shadowed(name: str, names: Container[str]) -> bool:
     return name.endswith(".npy") and name.removesuffix(".npy") in names
 
 
-def _refuse_names(path: Path, names: list[str]) -> None:
+def _refuse_names(suffix: str, names: list[str]) -> None:
     if names:
-        raise FileError(f"a {path.suffix} file cannot hold a tensor called {names[0]!r}; choose another format")
+        raise FileError(f"a {suffix} file cannot hold a tensor called {names[0]!r}; choose another format")
 
 
 def _write_npy(file: IO[bytes], array: NDArray[Any]) -> None:
-    plain = array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+    plain = array.astype(np.float32) if array.dtype.name in dtypes.STORED else array
     np.lib.format.write_array(file, plain, allow_pickle=False)
 
 
@@ -204,5 +273,5 @@ def _safetensors() -> Any:
     try:
         import safetensors.numpy
     except ImportError:
-        raise FileError(".safetensors files need the package safetensors: pip install safetensors") from None
-    return safetensors.numpy
+        raise FileError(".safetensors files need the package safetensors: pip install perbit[files]") from None
+    return safetensors

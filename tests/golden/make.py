@@ -68,6 +68,8 @@ INPUTS: dict[str, Callable[[], np.ndarray[Any, Any]]] = {
     "float64": lambda: gradient(60).astype(np.float64) / 3,
     "float16": lambda: gradient(60).astype(np.float16),
     "bfloat16": lambda: gradient(60).astype(ml_dtypes.bfloat16),
+    "float8_e4m3fn": lambda: gradient(60).astype(ml_dtypes.float8_e4m3fn),
+    "float8_e5m2": lambda: gradient(60).astype(ml_dtypes.float8_e5m2),
     "int64": lambda: np.arange(-20, 20, dtype=np.int64) ** 7,
     "bool": lambda: np.arange(50) % 3 == 0,
     "lowrank": lambda: low_rank(48, 64),
@@ -100,6 +102,8 @@ EXTRA = {
     "float64": ("raw", "uniform(4) | rans", "rd(0.01)"),
     "float16": ("raw", "qsgd(7)"),
     "bfloat16": ("raw", "bf16"),
+    "float8_e4m3fn": ("raw", "raw | zstd"),
+    "float8_e5m2": ("raw",),
     "int64": ("raw", "raw | zstd"),
     "bool": ("raw | deflate",),
 }  # fmt: skip

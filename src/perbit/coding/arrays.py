@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perbit import dtypes
 from perbit.coding.bits import bytes_of
 from perbit.coding.values import Floats
 from perbit.errors import DecodeError, EncodeError, NonFiniteError
@@ -18,8 +19,9 @@ from perbit.parallel import chunks
 # The number of each dtype in a frame. Never reused.
 DTYPES = (
     "float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool",
+    "float8_e4m3fn", "float8_e5m2",
 )  # fmt: skip
-FLOATS = DTYPES[:4]
+FLOATS = DTYPES[:4]  # what lossy codecs take; float8 are as small as they should be, and go as they are
 _BF16_MAX_BITS = 0x7F7F
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -43,33 +45,29 @@ def as_numpy(x: Any) -> NDArray[Any]:
 def _from_torch(x: Any) -> NDArray[Any]:
     """The values of a torch tensor, without importing torch."""
     try:
-        if str(x.dtype) == "torch.bfloat16":
-            return x.detach().float().numpy(force=True).astype(_bfloat16())  # type: ignore[no-any-return]
+        kind = str(x.dtype).removeprefix("torch.")
+        if kind in dtypes.STORED:  # which numpy has not
+            return x.detach().float().numpy(force=True).astype(dtypes.named(kind))  # type: ignore[no-any-return]
         return x.numpy(force=True)  # type: ignore[no-any-return]
+    except dtypes.DtypeError as error:
+        raise EncodeError(str(error)) from None
     except (TypeError, RuntimeError) as error:
         raise EncodeError(
             f"cannot read this tensor ({error}); convert it first, e.g. to x.to_dense().float()"
         ) from error
 
 
-def _bfloat16() -> np.dtype[Any]:
-    try:
-        import ml_dtypes
-    except ImportError:
-        raise EncodeError("bfloat16 needs the package ml_dtypes: pip install ml_dtypes") from None
-    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-    return dtype
-
-
 def item_size(dtype: str) -> int:
-    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
+    return dtypes.stored(dtype).itemsize
 
 
 def to_floats(array: NDArray[Any], name: str | None, scan: bool = True) -> Floats:
     """The values as contiguous float32, finite if `scan` looks for others; anything else is an error that names the tensor."""
     where = f"tensor {name!r}" if name else "the array"
     if dtype_name(array.dtype) not in FLOATS:
-        raise EncodeError(f"{where} is {dtype_name(array.dtype)}; only raw encodes integers, lossy codecs need floats")
+        raise EncodeError(
+            f"{where} is {dtype_name(array.dtype)}; only raw encodes integers and float8, lossy codecs need wider floats"
+        )
     with np.errstate(over="ignore"):
         values = Floats(np.asarray(array, np.float32, order="C"))
     if scan and values.range[2]:
@@ -116,7 +114,7 @@ def from_native(data: bytes | bytearray | memoryview, dtype: str, shape: tuple[i
         if flags.size and flags.max() > 1:
             raise DecodeError("a truth value is neither 0 nor 1")
         return flags.astype(bool).reshape(shape)
-    kind = np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
+    kind = dtypes.stored(dtype)
     flat = np.frombuffer(data, kind.newbyteorder("<")).astype(kind)
     if not (_are_finite_bf16(flat) if dtype == "bfloat16" else _all_finite(flat)):
         raise DecodeError("the frame holds NaN or infinite values")
@@ -142,22 +140,23 @@ def from_float32(values: F32, dtype: str) -> NDArray[Any]:
     return as_dtype(stored_float32(values, dtype), dtype)
 
 
-# --- bfloat16, which numpy does not know: it is stored as 16-bit integers, and becomes a dtype of ml_dtypes at the door ------------------
+# --- bfloat16 and float8, which numpy does not know: they are stored as integers, and become dtypes of ml_dtypes at the door --------------
 
 
 def as_dtype(stored: NDArray[Any], dtype: str) -> NDArray[Any]:
     """A stored array with the dtype it is to have for a caller."""
-    if dtype != "bfloat16":
+    if dtype not in dtypes.STORED:
         return stored
     try:
-        return stored.view(_bfloat16())
-    except EncodeError as error:
+        return stored.view(dtypes.named(dtype))
+    except dtypes.DtypeError as error:
         raise DecodeError(str(error)) from None
 
 
 def stored(array: NDArray[Any]) -> NDArray[Any]:
     """An array as it is stored, without a copy."""
-    return array.view(np.uint16) if dtype_name(array.dtype) == "bfloat16" else array
+    name = dtype_name(array.dtype)
+    return array.view(dtypes.stored(name)) if name in dtypes.STORED else array
 
 
 def without_bf16(stored: NDArray[Any], dtype: str) -> NDArray[Any]:

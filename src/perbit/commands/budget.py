@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from perbit import files
-from perbit.commands.common import EXIT_OK, json_option, print_json
+from perbit.commands.common import EXIT_OK, as_json, check_free, force_option, json_option, say
 from perbit.commands.planning import exception_options, split_rule
 from perbit.plan.budget import fit_budget
 
@@ -22,12 +22,15 @@ def add_options(command: argparse.ArgumentParser) -> None:
     exception_options(command)
     command.add_argument("--at-least", type=float, default=0.99, help="the share to fill (default 0.99)")
     command.add_argument("--seed", type=int, default=0, help="fixes every random choice (default 0)")
-    command.add_argument("-o", "--output", type=Path, help="also write the frame")
+    command.add_argument("-o", "--output", type=Path, help="also write the frame; -: standard output")
+    force_option(command)
     json_option(command)
 
 
 def run(options: argparse.Namespace) -> int:
     """Search, write the frame if asked, print what to paste."""
+    if options.output:
+        check_free(options.output, options.force)
     found = fit_budget(
         files.read_tensors(options.input),
         options.spec,
@@ -41,12 +44,8 @@ def run(options: argparse.Namespace) -> int:
     )
     if options.output:
         files.write_atomically(options.output, lambda file: file.write(found.frame))
-    if options.json:
-        keys = ("spec", "value", "n_bytes", "n_bits", "budget_bytes", "filled", "n_encodes", "plan_text")
-        print_json({key: getattr(found, key) for key in keys})
-        return EXIT_OK
-    print(found.plan_text)
-    print(
-        f"{found.n_bits:,} bits in {found.n_bytes:,} bytes, {found.filled:.2%} of the budget, found with {found.n_encodes} frames"
-    )
+    keys = ("spec", "value", "n_bytes", "n_bits", "budget_bytes", "filled", "n_encodes", "plan_text")
+    filled = f"{found.filled:.2%} of the budget, found with {found.n_encodes} frames"
+    said = f"{found.plan_text}\n{found.n_bits:,} bits in {found.n_bytes:,} bytes, {filled}"
+    say(as_json({key: getattr(found, key) for key in keys}) if options.json else said, options.output)
     return EXIT_OK

@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
-from perbit.files import FileError
+from numpy.typing import NDArray
+
+from perbit.files import STANDARD, FileError, read_tensors
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_STOPPED = 0, 1, 2, 130
 
@@ -37,8 +40,23 @@ def force_option(parser: argparse.ArgumentParser) -> None:
 
 def check_free(output: Path, force: bool) -> None:
     """Refuse to replace a file, be it the input itself, unless the user insists; what is no file, writing refuses."""
-    if not force and os.path.lexists(output) and not output.is_dir():
+    if output != STANDARD and not force and os.path.lexists(output) and not output.is_dir():
         raise FileError(f"{output} exists already; choose another name with -o, or replace it with --force")
+
+
+def say(text: str, output: Path | None) -> None:
+    """A line for people, or JSON; where standard output holds the result, it goes to standard error."""
+    print(text, file=sys.stderr if output == STANDARD else sys.stdout)
+
+
+def as_json(value: Any) -> str:
+    return json.dumps(value, indent=2)
+
+
+def tensors_in(path: Path) -> dict[str, NDArray[Any]]:
+    """The tensors of a file by name; a lone array has none."""
+    value = read_tensors(path)
+    return value if isinstance(value, dict) else {"": value}
 
 
 def positive(text: str) -> int:
@@ -72,4 +90,4 @@ def printable(text: str) -> str:
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2))
+    print(as_json(value))

@@ -6,11 +6,11 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from perbit.commands.common import EXIT_OK, json_option, positive, print_json
+from perbit.commands.common import EXIT_FAILED, EXIT_OK, json_option, positive, print_json
 from perbit.commands.progress import Display
-from perbit.commands.runfolder import run_folder
+from perbit.commands.runfolder import check_untouched, run_folder
 from perbit.files import write_atomically, write_json
-from perbit.sim.compare import config, pool, summary
+from perbit.sim.compare import config, pool, recipe, summary
 from perbit.sim.compare.config import Comparison
 from perbit.sim.compare.jobs import check, jobs, n_cores
 
@@ -27,7 +27,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def output_options(parser: argparse.ArgumentParser) -> None:
     """What all commands that train share."""
     parser.add_argument("-o", "--output", type=Path, help="folder for results (default: perbit-runs/NAME)")
-    parser.add_argument("--resume", action="store_true", help="go on where the same command was stopped")
+    again = parser.add_mutually_exclusive_group()
+    again.add_argument("--resume", action="store_true", help="go on where the same command was stopped")
+    again.add_argument("--fresh", action="store_true", help="discard the runs that the folder holds")
     parser.add_argument("--processes", type=positive, default=n_cores(), help="runs at a time (default: one a core)")
     parser.add_argument("--dump-frames", action="store_true", help="keep every frame as a file `perbit decode` takes")
     json_option(parser)
@@ -36,6 +38,7 @@ def output_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     comparison = _changed(config.load(options.comparison), options)
     output = options.output or Path("perbit-runs") / Path(options.comparison).stem
+    check_untouched(output, options.resume, options.fresh)
     check(comparison)
     with run_folder(output):
         return _compare(comparison, output, options)
@@ -57,20 +60,28 @@ def _compare(comparison: Comparison, output: Path, options: argparse.Namespace) 
 
         page = report_page.write(comparison, outcomes, folders, output)
     rows = summary.rows(comparison, outcomes, folders)
-    said = f"{summary.table(rows)}\n\n{summary.advice(rows)}\n"
+    said = summary.text(rows)
     write_atomically(output / "table.txt", lambda file: file.write(said.encode()))
+    best = summary.recommended(rows)
     if options.json:
-        print_json({"output": str(output), "advice": summary.advice(rows), **results})
-        return EXIT_OK
-    print(f"\n{said}", end="")
-    print(f"\nReport: {page or output / 'results.json'}")
-    return EXIT_OK
+        method = recipe.everything(best.method) if best else None
+        about = {"advice": summary.advice(rows), "grounds": summary.grounds(rows), "method": method}
+        print_json({"output": str(output), **about, **results})
+    else:
+        print(f"\n{said}", end="")
+        print(f"\n{'Report' if page else 'Results'}: {page or output / 'results.json'}")
+    has_advice = best is not None and not any(row.diverged and row.method.is_float32 for row in rows)
+    return EXIT_OK if has_advice or not _compressed(rows) else EXIT_FAILED
+
+
+def _compressed(rows: list[summary.Row]) -> bool:
+    return any(not row.method.is_float32 or row.diverged for row in rows)
 
 
 def _changed(comparison: Comparison, options: argparse.Namespace) -> Comparison:
     if options.rounds:
         comparison = replace(comparison, task=replace(comparison.task, rounds=options.rounds))
-    return replace(comparison, seeds=tuple(options.seeds)) if options.seeds else comparison
+    return replace(comparison, seeds=tuple(dict.fromkeys(options.seeds))) if options.seeds else comparison
 
 
 def _title(comparison: Comparison) -> str:

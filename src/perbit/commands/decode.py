@@ -10,20 +10,27 @@ import perbit
 from perbit import files
 from perbit.commands.common import (
     EXIT_OK,
+    as_json,
     check_free,
     force_option,
     json_option,
     limit_options,
     limits,
-    print_json,
+    say,
     threads_option,
 )
+from perbit.files import STANDARD
 from perbit.frame import wire
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("input", type=Path, help="a frame")
-    parser.add_argument("-o", "--output", type=Path, help="a .npy file, or .npz or .safetensors for a message")
+    parser.add_argument("input", type=Path, help="a frame; -: standard input")
+    parser.add_argument(
+        "-o", "--output", type=Path, help="a .npy file, or .npz or .safetensors for a message; -: standard output"
+    )
+    parser.add_argument(
+        "--format", choices=("npy", "npz", "safetensors"), help="the kind of file, if its name does not say it"
+    )
     limit_options(parser)
     force_option(parser)
     threads_option(parser)
@@ -34,14 +41,12 @@ def run(options: argparse.Namespace) -> int:
     perbit.set_threads(options.threads)
     frame = files.read_bytes(options.input)
     is_message = wire.read_header(frame, options.max_values).is_message
-    output = options.output or options.input.with_suffix(".npz" if is_message else ".npy")
+    suffix = f".{options.format}" if options.format else ".npz" if is_message else ".npy"
+    output = options.output or (STANDARD if options.input == STANDARD else options.input.with_suffix(suffix))
     check_free(output, options.force)
     value: Any = (perbit.loads if is_message else perbit.decode)(frame, **limits(options))
-    files.write_tensors(output, value)
+    files.write_tensors(output, value, suffix if options.format or output == STANDARD else "")
     shapes = {name: list(a.shape) for name, a in value.items()} if is_message else {"": list(value.shape)}
-    if options.json:
-        print_json({"output": str(output), "shapes": shapes})
-    else:
-        what = f"{len(shapes)} tensors" if is_message else f"an array of shape {tuple(shapes[''])}"
-        print(f"{output}: {what}")
+    what = f"{len(shapes)} tensors" if is_message else f"an array of shape {tuple(shapes[''])}"
+    say(as_json({"output": str(output), "shapes": shapes}) if options.json else f"{output}: {what}", output)
     return EXIT_OK

@@ -11,20 +11,24 @@ import perbit
 from perbit import files
 from perbit.commands.common import (
     EXIT_OK,
+    as_json,
     check_free,
     force_option,
     human_bytes,
     json_option,
-    print_json,
+    say,
     threads_option,
 )
 from perbit.commands.planning import encoded, plan_of, plan_options
+from perbit.files import STANDARD
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("input", type=Path, help="a .npy, .npz or .safetensors file")
+    parser.add_argument("input", type=Path, help="a .npy, .npz or .safetensors file; -: standard input")
     parser.add_argument("spec", help='what large tensors get, e.g. "topk(0.01) | qsgd(15) | rans"')
-    parser.add_argument("-o", "--output", type=Path, help="the frame (default: the input's name with .pbit)")
+    parser.add_argument(
+        "-o", "--output", type=Path, help="the frame (default: the input's name with .pbit); -: standard output"
+    )
     plan_options(parser)
     parser.add_argument("--plan", action="store_true", help=argparse.SUPPRESS)  # once asked for what is now the default
     parser.add_argument("--seed", type=int, help="fix every random choice")
@@ -36,7 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     perbit.set_threads(options.threads)
     plan = plan_of(options)
-    output = options.output or options.input.with_suffix(".pbit")
+    output = options.output or (STANDARD if options.input == STANDARD else options.input.with_suffix(".pbit"))
     check_free(output, options.force)
     value = files.read_tensors(options.input)
     frame = encoded(value, plan, options.seed, options.input.name)
@@ -52,9 +56,7 @@ def run(options: argparse.Namespace) -> int:
         "bits_per_value": 8 * len(frame) / n_values if n_values else None,
         "ratio": n_bytes / len(frame),
     }
-    if options.json:
-        print_json(result)
-    else:
-        bits = f", {result['bits_per_value']:.3f} bits a value" if n_values else ""
-        print(f"{output}: {human_bytes(n_bytes)} → {human_bytes(len(frame))} ({result['ratio']:.1f} x smaller{bits})")
+    bits = f", {result['bits_per_value']:.3f} bits a value" if n_values else ""
+    said = f"{output}: {human_bytes(n_bytes)} → {human_bytes(len(frame))} ({result['ratio']:.1f} x smaller{bits})"
+    say(as_json(result) if options.json else said, output)
     return EXIT_OK

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from perbit.commands.common import EXIT_OK, print_json, printable
+from perbit.commands.common import EXIT_OK, check_free, force_option, print_json, printable
 from perbit.commands.selection import ChoiceError, file_options, progress, tensors_of
 from perbit.report import fits
 
@@ -15,10 +15,13 @@ def add_options(command: argparse.ArgumentParser) -> None:
     file_options(command)
     command.add_argument("--method", choices=("moments", "mle"), default="moments", help="how GenNorm is fitted")
     command.add_argument("--plot", type=Path, metavar="OUT.png", help="draw histogram, distances and kurtosis")
+    force_option(command)
 
 
 def run(options: argparse.Namespace) -> int:
     """Fit, print, draw."""
+    if options.plot:
+        check_free(options.plot, options.force)
     tensors = tensors_of(options.input, options.layer)
     width = max(8, max(map(len, tensors)) + 2)
     rows: list[fits.TensorFit] = []

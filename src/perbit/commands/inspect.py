@@ -11,7 +11,7 @@ from perbit.commands.common import EXIT_OK, human_bytes, json_option, limit_opti
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("input", type=Path, help="a frame")
+    parser.add_argument("input", type=Path, help="a frame; -: standard input")
     limit_options(parser)
     json_option(parser)
 

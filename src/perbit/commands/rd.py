@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from perbit import files
-from perbit.commands.common import EXIT_OK, print_json, printable
+from perbit.commands.common import EXIT_OK, check_free, force_option, print_json, printable
 from perbit.commands.selection import ChoiceError, file_options, progress, tensors_of
 from perbit.report import rd, rd_model
 
@@ -38,6 +38,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--m", type=float, default=2.0, help="the exponent of the weighted error (default 2)")
     command.add_argument("-o", "--output", type=Path, metavar="DIR", help="write rd_NAME.json and rd_NAME.png here")
+    force_option(command)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -47,6 +48,7 @@ def run(options: argparse.Namespace) -> int:
     if options.peers:
         raise ChoiceError("--peers goes with --whole-model: its points are those of whole models")
     source, label = _rd_source(options)
+    _check_output(options, label)
     specs = options.specs or rd.DEFAULT_SPECS
     curves = _watched(options, rd.sweep(source, specs, options.m), len(specs))
     progress(options, "computing the R(D) bound ...")
@@ -70,8 +72,14 @@ def run(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _check_output(options: argparse.Namespace, label: str) -> None:
+    for suffix in (".json", ".png") if options.output else ():
+        check_free(options.output / f"rd_{label}{suffix}", options.force)
+
+
 def _run_model(options: argparse.Namespace) -> int:
     source, peers = _model_source(options), _peers(options)
+    _check_output(options, source.name)
     specs = options.specs or rd_model.MODEL_SPECS
     curves = _watched(options, rd_model.sweep(source, specs), len(specs))
     progress(options, "")

@@ -13,6 +13,19 @@ from perbit.errors import Stopped
 from perbit.files import FileError, make_folder
 
 
+def check_untouched(folder: Path, resume: bool, fresh: bool) -> None:
+    """Refuse to discard runs, finished or not, unless the user says what is to become of them."""
+    found = any(
+        path
+        for pattern in ("result.json", "checkpoint.npz")
+        for path in (*folder.glob(pattern), *folder.glob(f"*/{pattern}"))
+    )
+    if found and not resume and not fresh:
+        raise FileError(
+            f"{folder} holds runs already: go on with --resume, discard them with --fresh, or choose another folder with -o"
+        )
+
+
 @contextmanager
 def run_folder(folder: Path) -> Iterator[None]:
     """Made if need be, and for this process alone: two writers would mix their lines. Ctrl-C and kill say how to go on."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
-from perbit.commands.common import EXIT_OK, human_bytes, print_json
+from perbit.commands.common import EXIT_FAILED, EXIT_OK, human_bytes, print_json
 from perbit.commands.compare import output_options
 from perbit.commands.planning import exception_options, split_rule
 from perbit.commands.progress import Display
-from perbit.commands.runfolder import run_folder
+from perbit.commands.runfolder import check_untouched, run_folder
 from perbit.errors import PerbitError
 from perbit.sim.compare import config, pool
 from perbit.sim.compare.jobs import check
@@ -42,9 +42,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def task_options(parser: argparse.ArgumentParser) -> None:
     """An option for every field of a task."""
+    types = get_type_hints(Task)
     for field in fields(Task):
         kind = type(field.default)
-        parser.add_argument(f"--{field.name.replace('_', '-')}", type=kind, help=f"e.g. {field.default}")
+        words = get_args(types[field.name]) or None  # of a Literal
+        said = f"(default: {field.default})" if field.default != "" else '"module:function"'
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=kind, choices=words, help=said)
 
 
 def task_of(options: argparse.Namespace) -> Task:
@@ -59,20 +62,25 @@ def run(options: argparse.Namespace) -> int:
     specs = (options.protocol, options.up, options.down, options.small)
     rules = dict(map(split_rule, options.rule))
     method = Method("train", *specs, parameters, whole_model=options.whole_model, rules=rules)
-    check(config.Comparison("train", task, (method,), (options.seed,)))
     output = options.output or Path("perbit-runs") / "train"
+    check_untouched(output, options.resume, options.fresh)
+    check(config.Comparison("train", task, (method,), (options.seed,)))
     job = Job(task, method, options.seed, output, options.resume, None, options.dump_frames)
     with run_folder(output), Display([options.up], task.rounds, quiet=options.json) as show:
         (outcome,) = pool.run_all([job], 1, show)
+    code = EXIT_FAILED if outcome["diverged"] else EXIT_OK
     if options.json:
         print_json(outcome)
-        return EXIT_OK
-    reached = "training diverged" if outcome["diverged"] else f"accuracy {outcome['history'][-1]['accuracy']:.1%}"
+        return code
+    last = outcome["history"][-1]["accuracy"]
+    reached = f"{task.metric} {last:.4g}" if task.metric else f"accuracy {last:.1%}"
+    if outcome["diverged"]:
+        reached = f"training diverged ({outcome['why']})"
     print(
         f"{reached} after {outcome['done']} rounds; {human_bytes(outcome['bytes_up'])} up, "
         f"{human_bytes(outcome['bytes_down'])} down. Every message: {output / 'ledger.jsonl'}"
     )
-    return EXIT_OK
+    return code
 
 
 def _parameter(text: str) -> tuple[str, Any]:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from perbit.commands.common import EXIT_OK, print_json
 from perbit.commands.compare import output_options
 from perbit.commands.progress import Display
-from perbit.commands.runfolder import run_folder
+from perbit.commands.runfolder import check_untouched, run_folder
 from perbit.commands.train import task_of, task_options
 from perbit.errors import PerbitError
-from perbit.sim.compare import config, pool
+from perbit.sim.compare import config, pool, recipe
 from perbit.sim.compare.jobs import check
 from perbit.sim.compare.pool import Job
 from perbit.sim.compare.search import Tried, candidates, halving
 from perbit.sim.federated.runs import Outcome
-from perbit.sim.federated.settings import Method
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -38,8 +36,9 @@ def run(options: argparse.Namespace) -> int:
     if not options.budget_mb > 0:
         raise PerbitError(f"the budget must be above 0 MB, not {options.budget_mb:g}")
     task, methods = task_of(options), candidates()
-    check(config.Comparison("tune", task, tuple(methods), (options.seed,)))
     output = options.output or Path("perbit-runs") / "tune"
+    check_untouched(output, options.resume, options.fresh)
+    check(config.Comparison("tune", task, tuple(methods), (options.seed,)))
 
     def run_all(jobs: Sequence[Job]) -> list[Outcome]:
         with Display([job.method.name for job in jobs], jobs[0].until or task.rounds, quiet=options.json) as show:
@@ -51,20 +50,13 @@ def run(options: argparse.Namespace) -> int:
 
     with run_folder(output):
         best = halving(task, methods, options.budget_mb, options.seed, output, run_all, say, options.resume)
+    tuned = replace(best.method, name="tuned")
     if options.json:
-        print_json({**_keys(best.method), "accuracy": best.accuracy, "mb_up": best.projected_mb})
+        reached = {"accuracy": best.accuracy, "mb_up": best.projected_mb}
+        print_json({**recipe.keys(tuned), **reached, "method": recipe.everything(tuned)})
     else:
-        found = f"{best.accuracy:.1%} with {best.projected_mb:.3f} MB up"
-        print(f"\nbest under {options.budget_mb:g} MB: {found}. To paste:\n\n{_toml(best.method)}")
+        found = f"{best.accuracy:.1%} with {best.projected_mb:.3f} MB up, one seed"
+        print(f"\nbest under {options.budget_mb:g} MB: {found}. To paste:")
+        for where, code in recipe.everything(tuned).items():
+            print(f"\n{where}:\n\n{code}")
     return EXIT_OK
-
-
-def _keys(method: Method) -> dict[str, Any]:
-    """What a [[methods]] table says of a method, but its name."""
-    whole = {"whole_model": True} if method.whole_model else {}
-    return {"protocol": method.protocol, "up": method.up, **whole, **method.options}
-
-
-def _toml(method: Method) -> str:
-    keys = {"name": "tuned", **_keys(method)}
-    return "\n".join(["[[methods]]", *(f"{key} = {json.dumps(value)}" for key, value in keys.items())])

@@ -15,8 +15,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-import torch
-import torch.distributed as dist
+from perbit import extras
+
+try:
+    import torch
+    import torch.distributed as dist
+except ModuleNotFoundError as error:
+    raise extras.explained(error, "perbit.engines.ddp") from error
 from torch._C._distributed_c10d import GradBucket  # dist.GradBucket, where type checkers find it
 
 from perbit.errors import EncodeError

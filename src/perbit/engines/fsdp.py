@@ -12,8 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
-import torch.distributed as dist
+
+from perbit import extras
+
+try:
+    import torch
+    import torch.distributed as dist
+except ModuleNotFoundError as error:
+    raise extras.explained(error, "perbit.engines.fsdp") from error
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam

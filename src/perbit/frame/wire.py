@@ -221,7 +221,7 @@ def inspect(
     with payload.decoding():
         for entry in header.entries:
             before, src.sections = src.position, []
-            payload.read(src, entry)
+            payload.read_stored(src, entry)
             tensors.append(_describe(entry, src.position - before, src.sections))
         src.end()
     n_values = sum(size(entry.shape) for entry in header.entries)

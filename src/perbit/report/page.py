@@ -14,7 +14,7 @@ from perbit.files import write_atomically
 from perbit.report import plots
 from perbit.report.curves import curves
 from perbit.report.plots import Figure
-from perbit.sim.compare import summary
+from perbit.sim.compare import recipe, summary
 from perbit.sim.compare.config import Comparison
 from perbit.sim.compare.summary import Row
 from perbit.sim.federated.runs import Outcome
@@ -50,6 +50,7 @@ def html(comparison: Comparison, outcomes: Sequence[Outcome], rows: Sequence[Row
             f"{task.present} of {task.clients} clients a round, {len(rows)} methods, {n_seeds} seed{'s' * (n_seeds > 1)}"
         ),
         advice=escape(summary.advice(rows)),
+        grounds="".join(f'<p class="soft">{escape(line)}</p>' for line in summary.grounds(rows)),
         table=_table(rows),
         notes=escape(NOTES.format(seeds=seeds, latency=comparison.links[0].latency_ms)),
         figures="".join(map(_figure, drawn)),
@@ -67,7 +68,7 @@ def _table(rows: Sequence[Row]) -> str:
         cells = "".join(f"<td>{cell}</td>" for cell in (mark, *numbers))
         kind = ' class="best"' if row is best else ""
         lines.append(f"<tr{kind}>{cells}</tr>")
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in HEAD)
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in (*summary.head(rows)[:2], *HEAD[2:]))
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
 
 
@@ -84,13 +85,17 @@ def _spec(row: Row) -> str:
     lines = [("up", method.up_text), *((f"up, {rule}", spec) for rule, spec in method.rules.items())]
     lines += [("down", method.down_text)] if method.down_text != "raw" else []
     shown = "".join(
-        f'<div class="spec"><span class="soft">{escape(way)}</span><code>{escape(spec)}</code>'
-        f'<button type="button" data-copy="{escape(spec)}">copy</button></div>'
+        f'<div class="spec"><span class="soft">{escape(way)}</span><code>{escape(spec)}</code></div>'
         for way, spec in lines
     )
-    said = {**method.options, **({"whole_model": "true"} if method.whole_model else {})}
+    buttons = "".join(
+        f'<button type="button" data-copy="{escape(code)}">copy {where}</button>'
+        for where, code in recipe.everything(method).items()
+    )
+    said = {key: value for key, value in recipe.keys(method).items() if key not in ("protocol", "up", "down", "rules")}
     options = "".join(f", {key} = {value}" for key, value in said.items())
-    return f"<li><strong>{escape(method.name)}</strong> <span class=soft>{escape(method.protocol + options)}</span>{shown}</li>"
+    what = f"<span class=soft>{escape(method.protocol + options)}</span>"
+    return f'<li><strong>{escape(method.name)}</strong> {what}{shown}<div class="spec">{buttons}</div></li>'
 
 
 def _put(path: Path, data: bytes) -> None:

@@ -47,8 +47,12 @@ class Figure:
 
 
 def figures(curves: Sequence[Curve], links: Sequence[Link], outcomes: Sequence[Outcome]) -> list[Figure]:
-    """All figures, in the order of the page."""
-    shades = colours([curve.method for curve in curves])
+    """All figures, in the order of the page; none where no method got through a single round."""
+    pairs = zip(curves, colours([curve.method for curve in curves]), strict=True)
+    drawn = [(curve, shade) for curve, shade in pairs if len(curve.rounds) > 1]
+    if not drawn:
+        return []
+    curves, shades = [curve for curve, _ in drawn], [shade for _, shade in drawn]
 
     def against(xs: Sequence[Any], **look: Any) -> Any:
         def draw(axis: Any) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from perbit.errors import PerbitError
-from perbit.sim.data import Array, Split
+from perbit.sim.dataset import Array, Split
+from perbit.sim.imports import imported_function, is_import_path
 
 Parts = list[Array]  # the sample indices of each client, ascending
 
@@ -67,8 +68,28 @@ def natural(split: Split, n_clients: int | None = None, seed: int = 0) -> Parts:
     return sorted(_sorted([np.concatenate(hand) for hand in held]), key=lambda part: int(part[0]))
 
 
+def own(path: str, split: Split, n_clients: int, seed: int = 0) -> Parts:
+    """What the user's function (split, clients, seed) returns: for each client the indices of its samples."""
+    said = f"partition {path} must return a list of {n_clients} lists of sample numbers"
+    found = imported_function("partition", path)(split, n_clients, seed)
+    if not (hasattr(found, "__len__") and hasattr(found, "__iter__") and len(found) == n_clients):
+        n = f"{len(found)} of them" if hasattr(found, "__len__") else f"a {type(found).__name__}"
+        raise PartitionError(f"{said}, one for each client; it returned {n}")
+    parts = [np.asarray(part) for part in found]
+    for client, part in enumerate(parts):
+        if part.ndim != 1 or not len(part) or part.dtype.kind not in "iu":
+            raise PartitionError(f"{said}, and what client {client} gets is none, or empty")
+        if part.min() < 0 or part.max() >= len(split):
+            raise PartitionError(
+                f"{said} from 0 to {len(split) - 1}, and client {client} gets {part.min()} to {part.max()}"
+            )
+    return _sorted([part.astype(np.int64) for part in parts])
+
+
 def partition(kind: str, split: Split, n_clients: int | None = None, seed: int = 0) -> Parts:
-    """A partition by its text: "iid", "dirichlet(0.5)", "shards(2)", "natural"; only a natural one knows its number of clients.
+    """A partition by its text: "iid", "dirichlet(0.5)", "shards(2)", "natural" or the user's own "module:function".
+
+    Only a natural one knows its number of clients.
 
     >>> split = Split(np.zeros((6, 1)), np.array([0, 1, 0, 1, 0, 1]))
     >>> [part.tolist() for part in partition("shards(1)", split, 2)]
@@ -79,12 +100,14 @@ def partition(kind: str, split: Split, n_clients: int | None = None, seed: int =
         return natural(split, None, seed)
     if n_clients is None:
         raise PartitionError(f"the partition {kind} needs a number of clients")
+    if is_import_path(kind):
+        return own(kind, split, n_clients, seed)
     try:
         return _KINDS[name](split, n_clients, argument, seed)
     except PartitionError:
         raise
     except (KeyError, ValueError):
-        known = "iid, dirichlet(0.5), shards(2), natural"
+        known = 'iid, dirichlet(0.5), shards(2), natural, or your own "module:function"'
         raise PartitionError(f"cannot read the partition {kind!r}; write one of {known}") from None
 
 

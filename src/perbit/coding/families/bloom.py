@@ -35,7 +35,13 @@ _MAX_HASHES = {"standard": 32, "blocked": 8}
 @register
 @dataclass(frozen=True)
 class Bloom(PositionCodec):
-    """A Bloom filter with false-positive rate `fpr`; `policy` says which of the positions it accepts are meant."""
+    """A Bloom filter with false-positive rate `fpr`; `policy` says which of the positions it accepts are meant.
+
+    Args:
+        policy: "p0": all positions that the filter accepts; "p1", "p2", "naive": other choices among them (docs/format.md).
+        fpr: the false-positive rate, between 0 and 1.
+        layout: "standard", or "blocked": faster, a little larger.
+    """
 
     policy: str = "p0"
     fpr: float = 0.001

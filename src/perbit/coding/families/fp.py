@@ -53,6 +53,13 @@ class Fp(Quantizer):
     Differs from the paper: [1, 2, 1] and [1, 5, 2] there are sign, exponent, mantissa (not mantissa, exponent); the scale
     is in units of 1/alpha, not 1/sigma, without which its equation 15 does not hold; shapes outside [0.5, 2] take the
     polynomial's end. The scale travels, so it may be refitted as often as wanted: here with every frame.
+
+    Args:
+        exponent: bits of the exponent.
+        mantissa: bits of the mantissa.
+        scale: "optimal", "paper", or a number.
+        reconstruct: "grid" or "centroid".
+        full: whether the top exponent holds numbers too.
     """
 
     exponent: int

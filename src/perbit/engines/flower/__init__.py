@@ -7,8 +7,13 @@
 docs/engines.md tells the rest: which protocols, what happens when a node restarts, which metrics there are.
 """
 
-from perbit.engines.flower.grid import CompressedGrid
-from perbit.engines.flower.mod import perbit_mod
+from perbit import extras
+
+try:
+    from perbit.engines.flower.grid import CompressedGrid
+    from perbit.engines.flower.mod import perbit_mod
+except ModuleNotFoundError as error:
+    raise extras.explained(error, "perbit.engines.flower") from error
 from perbit.session import Traffic
 
 __all__ = ["CompressedGrid", "Traffic", "perbit_mod"]

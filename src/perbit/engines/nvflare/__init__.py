@@ -8,12 +8,12 @@
 docs/engines-nvflare.md tells the rest: what is coded, what happens when a client restarts, where the bytes are counted.
 """
 
-try:
-    import nvflare  # noqa: F401
-except ImportError as error:
-    raise ImportError('perbit.engines.nvflare needs NVFlare: pip install "perbit[nvflare]"') from error
+from perbit import extras
 
-from perbit.engines.nvflare.filters import ClientInput, ClientOutput, ServerInput, ServerOutput
+try:
+    from perbit.engines.nvflare.filters import ClientInput, ClientOutput, ServerInput, ServerOutput
+except ModuleNotFoundError as error:
+    raise extras.explained(error, "perbit.engines.nvflare") from error
 from perbit.session import Traffic
 
 __all__ = ["ClientInput", "ClientOutput", "ServerInput", "ServerOutput", "Traffic"]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from perbit.sim import verdicts
+from perbit.sim.compare import recipe
 from perbit.sim.compare.config import Comparison
 from perbit.sim.federated import ledger
 from perbit.sim.federated.runs import Outcome
@@ -33,12 +34,26 @@ class Row:
     decode_ms: float  # measured, the same message at the server
     diverged: bool
     finals: tuple[float, ...] = ()  # accuracies, seed by seed
+    metric: str = ""  # the user's own, in place of accuracy
+    n_test: int = 0
+    why: str = ""  # it diverged
 
     @property
     def accuracy_text(self) -> str:
         if self.diverged:
             return "diverged"
-        return f"{self.accuracy:.1%}" + ("" if self.accuracy_sd is None else f" ± {100 * self.accuracy_sd:.1f}")
+        return self.shown(self.accuracy) + (
+            "" if self.accuracy_sd is None else f" ± {self.shown(self.accuracy_sd, '')}"
+        )
+
+    def shown(self, value: float, unit: str = "%") -> str:
+        """A value of the metric for people."""
+        return f"{value:.4g}" if self.metric else f"{100 * value:.1f}{unit}"
+
+    @property
+    def may_lose(self) -> float:
+        """What a recommended method may lose if this is float32."""
+        return POINTS_LOST * abs(self.accuracy) if self.metric else POINTS_LOST
 
 
 def rows(comparison: Comparison, outcomes: Sequence[Outcome], folders: Sequence[Path]) -> list[Row]:
@@ -66,6 +81,9 @@ def rows(comparison: Comparison, outcomes: Sequence[Outcome], folders: Sequence[
                 decode,
                 any(outcome["diverged"] for outcome in of),
                 tuple(final),
+                comparison.task.metric,
+                of[0]["n_test"],
+                next((f"seed {outcome['seed']}, {outcome['why']}" for outcome in of if outcome["diverged"]), ""),
             )
         )
     return made
@@ -95,7 +113,7 @@ def recommended(made: Sequence[Row]) -> Row | None:
     """The method that sends least within a point of float32; if there is none, the most accurate."""
     finished = [row for row in made if not row.diverged and not row.method.is_float32]
     reference = _reference(made)
-    close = [row for row in finished if reference and row.accuracy >= reference.accuracy - POINTS_LOST]
+    close = [row for row in finished if reference and row.accuracy >= reference.accuracy - reference.may_lose]
     if close:
         return min(close, key=lambda row: row.mb_up)
     return max(finished, key=lambda row: (round(row.accuracy, 3), -row.mb_up), default=None)
@@ -105,15 +123,68 @@ def advice(made: Sequence[Row]) -> str:
     """One sentence: which spec to use."""
     best, reference = recommended(made), _reference(made)
     if best is None:
-        return "No compressed method finished training: try a smaller rate, or gentler specs."
+        reason = next((f" {row.method.name}: {row.why}." for row in made if row.why), "")
+        return f"No compressed method finished training.{reason or ' Try a smaller rate, or gentler specs.'}"
     fewer = f"{best.times_less:.0f} × fewer uplink bytes"
     if reference is None:
-        return f"Use {_named(best)}: the best accuracy, {best.accuracy:.1%}, with {fewer} than float32."
-    if best.accuracy < reference.accuracy - POINTS_LOST:
-        closest = f"the closest is {_named(best)} with {best.accuracy:.1%} and {fewer}"
-        return f"No method stays within a point of float32's {reference.accuracy:.1%}; {closest}."
-    said = f"Use {_named(best)}: {best.accuracy:.1%} against float32's {reference.accuracy:.1%}, with {fewer}."
+        lost = next((f" float32 itself diverged: {row.why}." for row in made if row.method.is_float32), "")
+        return (
+            f"Use {_named(best)}: the best {_what(best)}, {best.shown(best.accuracy)}, with {fewer} than float32.{lost}"
+        )
+    theirs = reference.shown(reference.accuracy)
+    if best.accuracy < reference.accuracy - reference.may_lose:
+        closest = f"the closest is {_named(best)} with {best.shown(best.accuracy)} and {fewer}"
+        return f"No method stays within {_bound(best)} of float32's {theirs}; {closest}."
+    said = f"Use {_named(best)}: {best.shown(best.accuracy)} against float32's {theirs}, with {fewer}."
     return f"{said} {told_apart(best, reference)}"
+
+
+def grounds(made: Sequence[Row]) -> list[str]:
+    """What the advice rests on: its rule, how uncertain it is, and what went wrong with methods that diverged."""
+    lines = [f"{row.method.name} diverged: {row.why}." for row in made if row.why]
+    best, reference = recommended(made), _reference(made)
+    if best is None:
+        return lines
+    lines.append(
+        f"The rule: of the compressed methods whose mean {_what(best)} is at most {_bound(best)} below float32's, the one that sends least up; "
+        "if there is none, the most accurate."
+    )
+    n_seeds = len(best.finals)
+    spreads = [
+        f"{row.method.name} ± {row.shown(row.accuracy_sd, ' points')}"
+        for row in (best, reference)
+        if row and row.accuracy_sd is not None
+    ]
+    spread = f"; standard deviation over seeds: {', '.join(spreads)}" if spreads else ""
+    decisions = "" if best.metric else f", so one sample is {100 / max(1, best.n_test):.2f} points"
+    lines.append(f"Behind it: {n_seeds} seed{'s' * (n_seeds > 1)} of {best.n_test} test samples{decisions}{spread}.")
+    rival = _next_cheapest(made, best, reference)
+    if rival is not None:
+        lines.append(f"Beside {rival.method.name}, the next cheapest that is close: {told_apart(best, rival)}")
+    return lines
+
+
+def _next_cheapest(made: Sequence[Row], best: Row, reference: Row | None) -> Row | None:
+    others = [row for row in made if not row.diverged and row not in (best, reference)]
+    close = [row for row in others if reference and row.accuracy >= reference.accuracy - reference.may_lose]
+    return min(close, key=lambda row: row.mb_up, default=None)
+
+
+def _what(row: Row) -> str:
+    return row.metric or "accuracy"
+
+
+def _bound(row: Row) -> str:
+    return "1 %" if row.metric else "a point"
+
+
+def text(made: Sequence[Row]) -> str:
+    """The table, the advice, what it rests on, and the method to copy: all that table.txt holds."""
+    parts = [table(made), "\n".join([advice(made), *grounds(made)])]
+    best = recommended(made)
+    if best is not None:
+        parts += [f"{where}:\n\n{code}" for where, code in recipe.everything(best.method).items()]
+    return "\n\n".join(parts) + "\n"
 
 
 def told_apart(row: Row, other: Row) -> str:
@@ -143,6 +214,11 @@ def _named(row: Row) -> str:
 HEAD = ("method", "accuracy", "MB up", "MB down", "bits/param", "× less", "enc ms", "dec ms")
 
 
+def head(made: Sequence[Row]) -> tuple[str, ...]:
+    """The names of the columns; the user's own metric has its own."""
+    return (HEAD[0], made[0].metric or HEAD[1], *HEAD[2:])
+
+
 def cells(row: Row) -> tuple[str, ...]:
     """A row as texts, in the order of HEAD."""
     return (
@@ -159,7 +235,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 def table(made: Sequence[Row]) -> str:
     """For the terminal: names to the left, numbers to the right."""
-    lines = [HEAD, *map(cells, made)]
+    lines = [head(made), *map(cells, made)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(HEAD))]
     return "\n".join(
         "  ".join([line[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(line[1:], widths[1:], strict=True))])

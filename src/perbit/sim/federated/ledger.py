@@ -1,4 +1,4 @@
-"""The ledger: one JSON line for every message, appended round by round; `pandas.read_json(path, lines=True)` reads it."""
+"""The ledger: one JSON line for every message, appended round by round; `read` gives them back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Lines:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if position and path.stat().st_size < position:
-                raise FileError(f"{path} is shorter than its checkpoint says; start again without --resume")
+                raise FileError(f"{path} is shorter than its checkpoint says; start again with --fresh")
             with path.open("ab") as file:
                 file.truncate(position)
         except OSError as error:

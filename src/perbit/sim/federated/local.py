@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from perbit.sim.data import Array, Dataset, Split
+from perbit.sim.dataset import Array, Dataset, Split
 from perbit.sim.federated.settings import Task
+from perbit.sim.imports import imported_function
 
 if TYPE_CHECKING:
     import torch
@@ -19,11 +20,14 @@ TEST_BATCH = 1000  # a multiple of 100: an objective may judge in blocks of 100
 
 
 def train(network: torch.nn.Module, data: Dataset, part: Array, task: Task, seed: int) -> None:
-    """Local epochs or steps from where the network stands; with `prox`, tied to that point (FedProx)."""
+    """Local epochs or steps from where the network stands; with `prox`, tied to that point (FedProx). Or the user's own training."""
     import torch
 
     torch.manual_seed(seed)  # dropout
     network.train()
+    if task.train:
+        imported_function("train", task.train)(network, Samples(data, part), task, seed)
+        return
     start = [p.detach().clone() for p in network.parameters()] if task.prox else []
     optimiser = _optimiser(network, task)
     for x, y in _share_of_round(data, part, task, np.random.default_rng(seed)):
@@ -50,19 +54,52 @@ def gradient(network: torch.nn.Module, data: Dataset, part: Array, task: Task, s
 
 
 def test(network: torch.nn.Module, data: Dataset) -> tuple[float, float]:
-    """(accuracy, loss) on the test part; what accuracy is, the objective says."""
+    """(accuracy, loss) on the test part; what accuracy is, the objective says: it may be the user's own metric."""
     import torch
 
     network.eval()
-    right = n = 0
     total = 0.0
-    with torch.no_grad():
+
+    def judged() -> Iterator[tuple[Tensor, Tensor]]:
+        nonlocal total
         for x, y in _batches(data, np.arange(len(data.test)), TEST_BATCH, data.test):
             outputs = network(x)
-            got, of = data.objective.n_right(outputs, y)
-            right, n = right + got, n + of
             total += data.objective.loss(outputs, y).item() * len(y)
-    return right / n, total / len(data.test)
+            yield outputs, y
+
+    with torch.no_grad():
+        score = data.objective.score(judged())
+    return score, total / len(data.test)
+
+
+def mean_loss(network: torch.nn.Module, data: Dataset, part: Array) -> float:
+    """The loss of a client's samples, without training."""
+    import torch
+
+    network.eval()
+    with torch.no_grad():
+        losses = [data.objective.loss(network(x), y).item() for x, y in _batches(data, part, TEST_BATCH)]
+    return sum(losses) / max(1, len(losses))
+
+
+class Samples:
+    """One client's samples as a torch Dataset, for a user's own training: `torch.utils.data.DataLoader` takes it."""
+
+    def __init__(self, data: Dataset, part: Array) -> None:
+        self.data, self.part = data, part
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        return self.__getitems__([i])[0]
+
+    def __getitems__(self, chosen: list[int]) -> list[tuple[Tensor, Tensor]]:
+        """Several at once, which a DataLoader asks for."""
+        if any(not -len(self) <= i < len(self) for i in chosen):
+            raise IndexError(f"there are {len(self)} samples")
+        x, y = next(_batches(self.data, self.part[chosen], len(chosen)))
+        return list(zip(x, y, strict=True))
 
 
 def _clip(network: torch.nn.Module, task: Task) -> None:

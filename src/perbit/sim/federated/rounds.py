@@ -16,7 +16,7 @@ from perbit.session.held import Held, Holding
 from perbit.session.once import Once
 from perbit.session.server import STATE_TYPES as SERVER_TYPES
 from perbit.session.server import ServerState
-from perbit.sim.federated import local, optimiser, tensors
+from perbit.sim.federated import diagnosis, local, optimiser, tensors
 from perbit.sim.federated.ledger import Book
 from perbit.sim.federated.optimiser import Moments
 from perbit.sim.federated.settings import Task
@@ -45,7 +45,7 @@ class Federation:
         self.server = ServerSession(protocol, seed, population=n_clients, absent="ignored")
         self.clients = [ClientSession(shared=self.shared) for _ in range(n_clients)]
         self.moments = Moments()
-        self.server.publish({**world.first, **tensors.counters(world.network)})
+        self.server.publish({**world.first, **tensors.counters(world.network, world.masked)})
 
     @property
     def state(self) -> FederationState:
@@ -97,6 +97,8 @@ def one_round(federation: Federation, world: World, task: Task, seed: int, book:
         clock.receive[str(i)] = watch.lap()
         update, counters = _compute(world, task, received, i, fold(fold(key, _CLIENT), i))
         clock.compute[str(i)] = watch.lap()
+        diagnosis.check(world, task, i, received, update)
+        watch.lap()
         answer = client.reply(update=update, exact=counters)
         clock.encode[str(i)] = watch.lap()
         book.add(i, "up", answer)
@@ -129,11 +131,13 @@ def _compute(
     if task.trains_locally:
         local.train(network, world.data, world.parts[client], task, seed)
         weight = np.float32(world.weight(client) if task.weights == "samples" else 1)
-        update = {name: weight * (before[name] - value) for name, value in tensors.floats(network).items()}
+        update = {
+            name: weight * (before[name] - value) for name, value in tensors.floats(network, world.masked).items()
+        }
     else:
         local.gradient(network, world.data, world.parts[client], task, seed)
-        update = tensors.gradients(network, before)
-    return update, tensors.counters(network)
+        update = tensors.gradients(network, before, world.masked)
+    return update, tensors.counters(network, world.masked)
 
 
 def _step(federation: Federation, world: World, task: Task, counted: list[dict[str, Any]], clock: Clock) -> None:

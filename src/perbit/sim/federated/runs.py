@@ -25,6 +25,7 @@ from perbit.sim.federated import ledger, local, rounds, tensors, world
 from perbit.sim.federated.rounds import Federation
 from perbit.sim.federated.settings import Method, Task
 from perbit.sim.federated.world import World
+from perbit.sim.imports import OwnCodeError
 
 SECONDS_BETWEEN_CHECKPOINTS = 1.0  # or more, so that with large memories they take ...
 SHARE_OF_CHECKPOINTS = 0.05  # ... at most this share of the time
@@ -53,6 +54,7 @@ class Progress:
     ledger_position: int = 0
     timings_position: int = 0
     diverged: bool = False
+    why: str = ""  # it did
 
     @property
     def last(self) -> Point:
@@ -123,8 +125,11 @@ def _round(
             clock, update = rounds.one_round(federation, place, task, seed, book)
     except StateMismatch:  # a fault of a codec or of ours, not of the training
         raise
-    except (EncodeError, DecodeError):  # numbers beyond float32 are neither sent nor taken: training has diverged
-        return replace(now, diverged=True)
+    except (
+        EncodeError,
+        DecodeError,
+    ) as error:  # numbers beyond float32 are neither sent nor taken: training has diverged
+        return replace(now, diverged=True, why=f"round {book.round}, {error}")
     books.append(book.lines)
     times.append([{"round": book.round, **asdict(clock)}])
     if dump:
@@ -148,6 +153,11 @@ def _tested(place: World, federation: Federation, now: Progress) -> Progress:
     flat[place.variances & (flat < 0)] = 0
     tensors.put(place.network, {**server.tensors, **Layout.of(place.first).split(flat)})
     point = Point(now.done, *local.test(place.network, place.data), now.bytes_up, now.bytes_down)
+    if not math.isfinite(point.accuracy):
+        why = f"round {now.done}, the server: the metric of the test is {point.accuracy}"
+        if not now.history:
+            raise OwnCodeError(f"the metric must be a finite number, and is {point.accuracy} before the first round")
+        return replace(now, diverged=True, why=why)
     return replace(now, history=(*now.history, tuple(point)))
 
 
@@ -171,8 +181,10 @@ def _outcome(about: dict[str, Any], place: World, federation: Federation, now: P
         **about,
         "done": now.done,
         "diverged": now.diverged,
+        "why": now.why,
         "n_parameters": place.n_parameters,
         "n_values": len(model),  # with float buffers
+        "n_test": len(place.data.test),
         "history": [_plain(Point(*point)) for point in now.history],
         "bytes_up": now.bytes_up,
         "bytes_down": now.bytes_down,
@@ -187,13 +199,17 @@ def _plain(point: Point) -> dict[str, Any]:
 
 
 def _finished(folder: Path, about: dict[str, Any]) -> Outcome | None:
-    """The outcome of the very same run, if it is done."""
+    """The outcome of the very same run, if it is done. What is done with other settings is not thrown away unasked."""
     try:
         known: Outcome = json.loads((folder / "result.json").read_text())
     except (OSError, ValueError):
         return None
-    is_same = all(json.dumps(known.get(key)) == json.dumps(value) for key, value in about.items())  # in order: rules
-    return known if is_same else None
+    for part, value in about.items():
+        if json.dumps(known.get(part)) != json.dumps(value):  # in order: rules
+            raise FileError(
+                f"{folder} holds a finished run with other settings ({part}); choose another folder, or discard it with --fresh"
+            )
+    return known
 
 
 def _forget(*paths: Path) -> None:

@@ -18,6 +18,7 @@ from perbit.plan.whole import has_share
 from perbit.protocols import presets
 from perbit.protocols.protocol import Protocol
 from perbit.session.terms import check_sendable
+from perbit.sim.imports import is_import_path
 
 
 class SettingsError(PerbitError, ValueError):
@@ -36,9 +37,12 @@ class Task:
     gradient of one mini-batch. The server steps with what it decoded: rate 1 is FedAvg, the learning rate goes here for gradients.
     """
 
-    data: str = "digits"
+    data: str = "digits"  # this, the model and the next four may be the user's own: "module:name" (docs/own-data.md)
     model: str = "mlp"
     partition: str = "iid"
+    loss: str = ""  # "": that of the data, cross-entropy
+    metric: str = ""  # "": that of the data, accuracy
+    train: str = ""  # local training; "": perbit's
     clients: int = 10
     per_round: int = 0  # clients drawn for each round; 0: all
     rounds: int = 20
@@ -72,6 +76,11 @@ class Task:
             )
         for key in ("optimiser", "server"):
             _require(getattr(self, key) in ("sgd", "adam"), key, f'must be "sgd" or "adam", not {getattr(self, key)!r}')
+        for key in ("loss", "metric", "train"):
+            value = getattr(self, key)
+            said = f'must be "module:function", e.g. "mine:{key}", not {value!r}'
+            _require(not value or is_import_path(value), key, said)
+        _require(not self.train or self.trains_locally, "train", "needs local_epochs or local_steps above 0")
         known = ("constant", "cosine")
         _require(self.schedule in known, "schedule", f'must be "constant" or "cosine", not {self.schedule!r}')
         _require(self.weights in ("samples", "equal"), "weights", f'must be "samples" or "equal", not {self.weights!r}')
@@ -156,7 +165,7 @@ class Method:
         if self.whole_model:
             competes = any(has_share(codec(spec)) for spec in given)
             _require(competes, "whole_model", f"needs a spec that begins with topk(ratio), and up is {self.up!r}")
-        is_used = bool(self.rules) or any(not _is_raw(spec) for spec in given)
+        is_used = bool(self.rules) or any(not is_raw(spec) for spec in given)
         _require(
             self.small in ("auto", "raw") or is_used,
             "small",
@@ -166,7 +175,7 @@ class Method:
     @property
     def is_float32(self) -> bool:
         """Whether nothing is compressed on the way up: the yardstick of a comparison."""
-        return not self.budget_bits and not self.rules and _is_raw(self.up_text)
+        return not self.budget_bits and not self.rules and is_raw(self.up_text)
 
     @property
     def up_text(self) -> str:
@@ -206,11 +215,12 @@ class Method:
         return self._plan(self.up_text, self.rules) if self.up or self.rules else None
 
     def _plan(self, spec: str, rules: Mapping[str, str] = MappingProxyType({})) -> Plan:
-        exact = _is_raw(spec) and not rules  # what is not compressed is exact, small tensors too
+        exact = is_raw(spec) and not rules  # what is not compressed is exact, small tensors too
         return Plan.of(spec, rules, "raw" if exact else self.small, whole_model=self.whole_model)
 
 
-def _is_raw(spec: str) -> bool:
+def is_raw(spec: str) -> bool:
+    """Whether a spec leaves values as they are."""
     return "?" not in spec and codec(spec) == Raw()
 
 

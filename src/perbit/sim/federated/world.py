@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from perbit.channels import Layout
 from perbit.sim import models
-from perbit.sim.data import Array, Dataset, load
+from perbit.sim.data import load
+from perbit.sim.dataset import Array, DataError, Dataset, Items, Split
 from perbit.sim.federated import local, tensors
 from perbit.sim.federated.settings import SettingsError, Task
+from perbit.sim.objective import with_own
 from perbit.sim.partition import partition
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ class World:
     parts: list[Array]
     network: torch.nn.Module
     first: tensors.Arrays  # the values everybody starts with
+    masked: frozenset[str]  # buffers that are not among them
     mask: NDArray[np.bool_]  # which of them are parameters
     variances: NDArray[np.bool_]  # and which batch norm's variances
     threads: OneThread  # held as long as the world is there
@@ -77,19 +80,40 @@ def build(task: Task, seed: int) -> World:
     """Data, partition and first model for this seed."""
     import torch
 
-    data = _data(task.data, task.train_samples, task.test_samples)
+    data = with_own(_data(task.data, task.train_samples, task.test_samples), task.loss, task.metric)
     threads = one_thread()  # after the data: their loaders may bring libraries with threads of their own
     parts = partition(task.partition, data.train, task.clients, seed)
     network = models.seeded(task.model, data.info, seed)
+    _refuse_other_floats(network, task)
     if ":" not in task.model:  # pictures compute faster so; a user's own code may not expect it
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     _refuse_lone_samples(network, parts, task)
-    first, counters = tensors.floats(network), tensors.counters(network)
+    masked = tensors.masks(network)
+    first, counters = tensors.floats(network, masked), tensors.counters(network, masked)
+    _refuse_a_bad_start(first, task)
     # Warms torch up: the first client is timed like the others.
     local.train(network, data, parts[0][:2], replace(task, local_epochs=1, local_steps=0), seed)
     tensors.put(network, first | counters)
     layout = Layout.of(first)
-    return World(data, parts, network, first, tensors.trainable(network, layout), tensors.variances(layout), threads)
+    which = tensors.trainable(network, layout), tensors.variances(layout)
+    return World(data, parts, network, first, masked, *which, threads)
+
+
+def _refuse_a_bad_start(first: tensors.Arrays, task: Task) -> None:
+    for name, value in first.items():
+        if not np.isfinite(value).all():
+            raise SettingsError(f"the model {task.model} starts with NaN or infinity in its parameter {name}", "model")
+
+
+def _refuse_other_floats(network: torch.nn.Module, task: Task) -> None:
+    """Messages are of float32; what is computed in another precision is the model's business."""
+    import torch
+
+    for name, value in (*network.named_parameters(), *network.named_buffers()):
+        if value.is_floating_point() and value.dtype != torch.float32:
+            kind = str(value.dtype).removeprefix("torch.")
+            said = f"{name} is {kind}, and comparisons train float32: make it so with .float(), and compute in {kind} by torch.autocast"
+            raise SettingsError(f"the model {task.model} cannot be trained here: {said}", "model")
 
 
 def _refuse_lone_samples(network: torch.nn.Module, parts: list[Array], task: Task) -> None:
@@ -110,6 +134,20 @@ def _refuse_lone_samples(network: torch.nn.Module, parts: list[Array], task: Tas
 @lru_cache(maxsize=2)
 def _data(name: str, n_train: int, n_test: int) -> Dataset:
     data = load(name)
+    for which, split in (("train", data.train), ("test", data.test)):
+        _refuse_not_finite(name, which, split)
     if not n_train and not n_test:
         return data
     return data.head(n_train or len(data.train), n_test or len(data.test))
+
+
+def _refuse_not_finite(name: str, which: str, split: Split) -> None:
+    """One NaN in the data makes every method diverge: say so before the first round. Samples fetched later cannot be looked at here."""
+    for key, column in (("x", split.x), ("y", split.y)):
+        if isinstance(column, Items) or column.dtype.kind != "f":
+            continue
+        bad = ~np.isfinite(column).reshape(len(column), -1).all(axis=1)
+        if bad.any():
+            first = int(np.argmax(bad))
+            many = f"{int(bad.sum())} of {len(column)} samples, the first is number {first}"
+            raise DataError(f"data {name}: {key} of the {which} part holds NaN or infinity in {many}")

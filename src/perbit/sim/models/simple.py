@@ -6,7 +6,7 @@ import math
 
 from torch import nn
 
-from perbit.sim.data import Info
+from perbit.sim.dataset import Info
 
 
 class Logistic(nn.Sequential):

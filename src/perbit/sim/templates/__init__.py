@@ -1,0 +1,1 @@
+"""What `perbit init` writes: for each kind of task a comparison and a small module, to be changed."""

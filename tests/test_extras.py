@@ -1,0 +1,76 @@
+"""Whoever lacks a package is told which extra brings it: in every command, and in every engine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perbit.extras import EXTRAS
+
+ROOT = Path(__file__).parent.parent
+WITHOUT = """
+import sys
+for name in {missing!r}:
+    sys.modules[name] = None
+sys.argv = ["perbit", *{arguments!r}]
+from perbit.cli import main
+raise SystemExit(main())
+"""
+
+
+def without(missing: list[str], *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    code = WITHOUT.format(missing=missing, arguments=arguments)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=cwd)
+
+
+@pytest.mark.parametrize(
+    ("missing", "arguments", "said"),
+    [
+        ("torch", ["compare", "demo"], "perbit[sim]"),
+        ("torch", ["train"], "perbit[sim]"),
+        ("torch", ["tune", "--budget-mb", "1"], "perbit[sim]"),
+        ("threadpoolctl", ["train", "--rounds", "1"], "perbit[sim]"),
+        ("sklearn", ["train", "--rounds", "1"], "perbit[sim]"),
+        ("matplotlib", ["fit", "x.npy", "--plot", "x.png"], "perbit[report]"),
+        ("safetensors", ["encode", "x.safetensors", "raw"], "perbit[files]"),
+    ],
+)
+def test_a_command_without_its_package_names_the_extra(
+    missing: str, arguments: list[str], said: str, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=5000))
+    (tmp_path / "x.safetensors").write_bytes(b"")
+    done = without([missing], *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert said in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("engine", "missing", "extra"),
+    [
+        ("flower", "flwr", "flower"),
+        ("ddp", "torch", "torch"),
+        ("fsdp", "torch", "torch"),
+        ("nvflare", "nvflare", "nvflare"),
+    ],
+)
+def test_an_engine_without_its_package_names_the_extra(engine: str, missing: str, extra: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; import perbit.engines.{engine}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (
+        f'perbit.engines.{engine} needs the package {missing}: pip install "perbit[{extra}]"'
+        in done.stderr.splitlines()[-1]
+    )
+
+
+def test_the_extras_are_those_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    names = {"sklearn": "scikit-learn"}
+    for package, extra in EXTRAS.items():
+        assert any(wanted.startswith(names.get(package, package)) for wanted in project[extra]), package
