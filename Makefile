@@ -50,7 +50,7 @@ $(VENV)/tested: $(VENV)/installed papers/pyproject.toml
 endif
 
 demo: $(VENV)/installed
-	$(BIN)/perbit compare demo
+	$(BIN)/perbit compare demo --fresh
 
 test: lint
 	$(BIN)/python -m pytest -n 2 -m "not slow"

@@ -284,7 +284,7 @@ def test_tune_meets_the_budget(
     assert best["mb_up"] <= 0.07
     assert best["up"] != "fp16"
     assert main([*command, "--resume"]) == 0
-    pasted = "[[methods]]" + capsys.readouterr().out.partition("[[methods]]")[2]
+    pasted = "[[methods]]" + capsys.readouterr().out.partition("[[methods]]")[2].partition("Flower:")[0]
     found = config.parse(pasted).methods[0]
     assert (found.up, found.whole_model) == (best["up"], best.get("whole_model", False))
     assert main(["tune", "--budget-mb", "0"]) == 2

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from perbit.cli import main
+from perbit.sim.compare import config, recipe
 
 pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
@@ -71,7 +72,7 @@ def test_the_page_holds_everything(output: Path) -> None:
     assert all(value.startswith("data:") for value in page.loaded)
     assert "http" not in text.replace("data:image", "")[:20000]
     assert page.tags.count("tr") == 3
-    assert "uniform(4) | rans" in page.copied
+    assert recipe.toml(config.parse(CONFIG).methods[1]) in page.copied
 
 
 def test_names_are_escaped(output: Path) -> None:

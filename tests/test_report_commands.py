@@ -184,7 +184,7 @@ def test_budget_prints_what_to_paste(model: Path, tmp_path: Path, capsys: pytest
     command = ["budget", str(model), "topk(?) | fp16", "--bits", "40000", "-o", str(frame)]
     assert main(command) == 0
     assert "of the budget" in capsys.readouterr().out
-    assert main([*command, "--json", "--per-tensor", "--small", "raw"]) == 0
+    assert main([*command, "--json", "--force", "--per-tensor", "--small", "raw"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["n_bytes"] == len(frame.read_bytes()) <= 5000
     assert found["filled"] >= 0.99

@@ -8,6 +8,7 @@ import pytest
 import perbit
 from perbit import kernels
 from perbit.coding.bits import Writer
+from perbit.dtypes import named
 from perbit.frame import wire
 from perbit.frame.seal import seal, unsealed
 from perbit.frame.wirespec import write_spec
@@ -29,9 +30,12 @@ def test_a_frame_by_hand() -> None:
     assert frame[:-4] == body
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"])
-def test_integers_survive_exactly_as_raw_only(dtype: str) -> None:
-    x = RNG.integers(0, 2, (3, 5)).astype(dtype)
+@pytest.mark.parametrize(
+    "dtype",
+    ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool", "float8_e4m3fn", "float8_e5m2"],
+)
+def test_integers_and_float8_survive_exactly_as_raw_only(dtype: str) -> None:
+    x = RNG.integers(0, 2, (3, 5)).astype(named(dtype))
     for spec in ("raw", "raw | zstd", "raw | deflate"):
         value = perbit.decode(perbit.encode(x, spec))
         assert value.dtype == x.dtype
@@ -64,6 +68,15 @@ def test_torch_tensors_are_arrays_too() -> None:
     assert np.array_equal(perbit.decode(perbit.encode(x, "raw")), X)
     half = x.bfloat16()
     assert np.array_equal(perbit.decode(perbit.encode(half, "raw")).astype(np.float32), half.detach().float().numpy())
+
+
+@pytest.mark.parametrize("kind", ["float8_e4m3fn", "float8_e5m2"])
+def test_float8_of_torch_stays_itself(kind: str) -> None:
+    import torch
+
+    x = torch.tensor([1.5, -0.25, 0.0]).to(getattr(torch, kind))
+    value = perbit.decode(perbit.encode(x, "raw"))
+    assert (value.dtype.name, value.astype(np.float32).tolist()) == (kind, [1.5, -0.25, 0.0])
 
 
 def test_tensors_that_numpy_cannot_read_are_refused_with_the_fix() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ def threads() -> tuple[int, set[int]]:
 
 @pytest.fixture(autouse=True)
 def two_threads() -> Iterator[None]:
+    gc.collect()  # worlds that other tests failed to build on purpose, still held by their tracebacks
     before = torch.get_num_threads()
     with threadpool_limits(2):
         torch.set_num_threads(2)

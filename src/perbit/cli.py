@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except PerbitError as error:
-        print("\n".join(map(printable, f"perbit: {error}".split("\n"))), file=sys.stderr)
+        print("\n".join(map(printable, f"perbit: {_for_the_shell(str(error))}".split("\n"))), file=sys.stderr)
         return EXIT_STOPPED if isinstance(error, Stopped) else EXIT_USAGE
     except ImportError as error:
         said = extras.missing(error)
@@ -75,6 +76,15 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
             module.add_options(command)
             command.set_defaults(run=module.run)
     return parser
+
+
+def _for_the_shell(text: str) -> str:
+    """Advice to pass an argument of Python names the option instead.
+
+    >>> _for_the_shell("above the limit of 10; pass max_values=1000 to allow it")
+    'above the limit of 10; pass --max-values 1000 to allow it'
+    """
+    return re.sub(r"\bpass (max_\w+)=(\w+)", lambda found: f"pass --{found[1].replace('_', '-')} {found[2]}", text)
 
 
 def _others() -> dict[str, str]:

@@ -37,9 +37,9 @@ def flags() -> Frames:
 
 @attack
 def dtypes() -> Frames:
-    for dtype in (13, 100, 255):
+    for dtype in (15, 100, 255):
         yield f"{dtype}", array("raw", (10,), TEN_FLOATS, dtype=dtype), "unknown dtype"
-    for dtype in (4, 11, 12):
+    for dtype in (4, 11, 12, 13, 14):
         yield f"{dtype} as fp16", array("fp16", (10,), section(bytes(20)), dtype=dtype), "can only be raw"
     yield "a bool that is 2", array("raw", (3,), section(b"\x00\x01\x02"), dtype=12), "neither 0 nor 1"
 

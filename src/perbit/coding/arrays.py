@@ -65,7 +65,9 @@ def to_floats(array: NDArray[Any], name: str | None, scan: bool = True) -> Float
     """The values as contiguous float32, finite if `scan` looks for others; anything else is an error that names the tensor."""
     where = f"tensor {name!r}" if name else "the array"
     if dtype_name(array.dtype) not in FLOATS:
-        raise EncodeError(f"{where} is {dtype_name(array.dtype)}; only raw encodes integers, lossy codecs need floats")
+        raise EncodeError(
+            f"{where} is {dtype_name(array.dtype)}; only raw encodes integers and float8, lossy codecs need wider floats"
+        )
     with np.errstate(over="ignore"):
         values = Floats(np.asarray(array, np.float32, order="C"))
     if scan and values.range[2]:

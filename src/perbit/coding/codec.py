@@ -291,6 +291,8 @@ def _misfit(first: Codec, second: Codec) -> str:
     if second.takes == "positions" or first.takes == "positions":
         alone = second if second.takes == "positions" else first
         return f"{alone.name} codes positions, it is no stage of its own; give it to a sparsifier: topk(0.01, positions={alone.name})"
+    if (first.takes, first.gives) == (second.takes, second.gives):
+        return f"{first.name} and {second.name} both turn {first.takes} into {first.gives}; leave one of them out"
     if first.gives == "coded":
         return f"nothing can follow {first.name}: it gives finished bytes; drop {second.name}"
     problem = f"{first.name} gives {first.gives} but {second.name} takes {second.takes}"

@@ -17,7 +17,7 @@ from perbit.commands.common import (
     tensors_in,
     threads_option,
 )
-from perbit.commands.planning import plan_of, plan_options
+from perbit.commands.planning import plan_of, plan_options, warn_of_idle_rules
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +39,8 @@ def run(options: argparse.Namespace) -> int:
     plan = plan_of(options) if options.spec else None
     check_free(options.output, options.force)
     old, new = tensors_in(options.old), tensors_in(options.new)
+    if plan is not None:
+        warn_of_idle_rules(plan, new)
     made = delta.diff(old, new, plan, seed=options.seed)
     files.write_atomically(options.output, lambda file: file.write(made))
     about = delta.about(made)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 import perbit
 from perbit.errors import SpecError
 from perbit.plan.plan import Plan
+from perbit.plan.rules import idle_rules
 
 
 def exception_options(parser: argparse.ArgumentParser) -> None:
@@ -74,6 +76,14 @@ def _end_of_quotes(text: str) -> int:
 
 def encoded(value: Any, plan: Plan, seed: int | None, name: str) -> bytes:
     """The frame of what a file holds. A lone array has no name and is coded whatever its size; `name` is for errors."""
+    warn_of_idle_rules(plan, value)
     if isinstance(value, np.ndarray):
         return perbit.encode(value, plan.codec_for("", value.shape), seed=seed, name=name)
     return perbit.dumps(value, plan, seed=seed)
+
+
+def warn_of_idle_rules(plan: Plan, value: Any) -> None:
+    """A rule that matches nothing is most likely misspelt."""
+    named = {"": value} if isinstance(value, np.ndarray) else value
+    for rule in idle_rules([rule for rule, _ in plan.rules], {name: x.shape for name, x in named.items()}):
+        print(f"perbit: the rule {rule!r} matches no tensor", file=sys.stderr)

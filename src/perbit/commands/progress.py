@@ -64,7 +64,7 @@ class Display:
 
     def line(self, row: ProgressRow, now: float) -> str:
         cells = self.cells(row, now)
-        return f"{row.name:<{self.width}}  round {cells[0]:>7}  {cells[1]:>7}  {cells[2]:>9} sent  {cells[3]}"
+        return f"{row.name:<{self.width}}  round {cells[0]:>7}  {cells[1]:>7}  {cells[2]:>9} sent up  {cells[3]}"
 
     def cells(self, row: ProgressRow, now: float) -> tuple[str, str, str, str]:
         """Round, accuracy, sent, time left."""
@@ -78,8 +78,8 @@ class Display:
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False)
-        for head in ("method", "", "round", "accuracy", "sent"):
-            table.add_column(head, justify="right" if head in ("round", "accuracy", "sent") else "left")
+        for head in ("method", "", "round", "accuracy", "sent up"):
+            table.add_column(head, justify="right" if head in ("round", "accuracy", "sent up") else "left")
         table.add_column("", min_width=12)
         for row in self.rows:
             done = row.report.done / row.report.rounds if row.report else 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from perbit.commands.common import EXIT_FAILED, EXIT_OK, human_bytes, print_json
 from perbit.commands.compare import output_options
@@ -42,9 +42,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def task_options(parser: argparse.ArgumentParser) -> None:
     """An option for every field of a task."""
+    types = get_type_hints(Task)
     for field in fields(Task):
         kind = type(field.default)
-        parser.add_argument(f"--{field.name.replace('_', '-')}", type=kind, help=f"e.g. {field.default}")
+        words = get_args(types[field.name]) or None  # of a Literal
+        said = f"(default: {field.default})" if field.default != "" else '"module:function"'
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=kind, choices=words, help=said)
 
 
 def task_of(options: argparse.Namespace) -> Task:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import glob
 import json
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -61,6 +62,15 @@ class Rule:
             and self.dims[0] <= len(shape) <= self.dims[1]
             and self.size[0] <= size(shape) <= self.size[1]
         )
+
+
+def idle_rules(rules: Iterable[str], shapes: Mapping[str, Shape]) -> list[str]:
+    """The rules that speak of no tensor.
+
+    >>> idle_rules(["conv*", "dims:1"], {"fc.weight": (3, 4), "fc.bias": (3,)})
+    ['conv*']
+    """
+    return [text for text in rules if not any(Rule.of(text).matches(name, shape) for name, shape in shapes.items())]
 
 
 def rule_for(name: str) -> str:

@@ -42,8 +42,13 @@ _RULES = ("rounded", "ceiling", "density")
 class Bloom(PositionCodec):
     """A Bloom filter with false-positive rate `fpr`; `policy` says which of the positions it accepts are meant.
 
-    `rule` says how many hashes there are: log₂(1/rate), `"rounded"` or, as in the authors' code, the `"ceiling"`. With `"density"`, also
-    theirs, the rate is fpr·k/n for k positions of n values (they take fpr = 0.1).
+    Args:
+        policy: "p0": all positions that the filter accepts; "p1", "p2", "naive": other choices among them, "p2_authors" as in the authors'
+            code (docs/format.md).
+        fpr: the false-positive rate, between 0 and 1.
+        layout: "standard", or "blocked": faster, a little larger.
+        rule: how many hashes there are: log₂(1/rate), "rounded" or, as in the authors' code, the "ceiling". With "density", also theirs, the
+            rate is fpr·k/n for k positions of n values (they take fpr = 0.1).
     """
 
     policy: str = "p0"

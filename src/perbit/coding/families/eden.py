@@ -38,6 +38,9 @@ class Eden(Quantizer):
     for itself. The scale |x|²/⟨c, x⟩, c the quantized x, makes the part of the result along x exact; the rest has mean
     zero for a uniformly random rotation. Here a block is turned three times by random signs and Hadamard, which leaves a
     bias of the order of 1/block. Differs from the paper, whose single turn cannot hide one dominant value among small ones.
+
+    Args:
+        bits: bits of a level, 1 to 8.
     """
 
     bits: int

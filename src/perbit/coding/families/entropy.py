@@ -141,9 +141,10 @@ def _rans_stream(symbols: Symbols, freqs: U32, bits: int) -> Piece:
 class Huffman(SymbolCoder):
     """Canonical Huffman code, at most 11 bits a symbol (15 for alphabets above 256).
 
-    prior: "auto" (a table of its own, or the quantizer's estimate, whichever is smaller) or "always" (the code of the distribution that
-    the quantizer has fitted or holds, whatever the symbols: frames with the same fit have one code, and none carries a table. As in CO₃;
-    for fp, mwl2 and lloyd).
+    Args:
+        prior: "auto": a table of its own, or the quantizer's estimate, whichever is smaller. "always": the code of the distribution that
+            the quantizer has fitted or holds, whatever the symbols: frames with the same fit have one code, and none carries a table. As
+            in CO₃; for fp, mwl2 and lloyd.
     """
 
     prior: str = "auto"

@@ -32,7 +32,11 @@ _LARGEST_EXPONENT = 60.0  # of a rate over the whole curve: e^±60 spans more th
 @register
 @dataclass(frozen=True)
 class FitDExp(SortingCodec):
-    """Sorted magnitudes as a sum of two exponentials, each sign apart; the order of the values is coded too."""
+    """Sorted magnitudes as a sum of two exponentials, each sign apart; the order of the values is coded too.
+
+    Args:
+        order: how the order of the values is written: "auto" takes the smaller of "positions" and "packed".
+    """
 
     order: str = "auto"
 

@@ -34,7 +34,14 @@ MAX_AUTO = 64  # … or there are so many segments
 @register
 @dataclass(frozen=True)
 class FitPoly(SortingCodec):
-    """Sorted values as polynomials, a few segments each sign; the order of the values is coded too."""
+    """Sorted values as polynomials, a few segments each sign; the order of the values is coded too.
+
+    Args:
+        degree: of each polynomial.
+        segments: polynomials for each sign; "auto" chooses.
+        bits: 16 or 32, of a coefficient.
+        order: how the order of the values is written: "auto" takes the smaller of "positions" and "packed".
+    """
 
     degree: int = 5
     segments: int | Literal["auto"] = "auto"

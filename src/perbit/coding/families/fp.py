@@ -58,6 +58,16 @@ class Fp(Quantizer):
     Differs from the paper: [1, 2, 1] and [1, 5, 2] there are sign, exponent, mantissa (not mantissa, exponent); the scale
     is in units of 1/alpha, not 1/sigma, without which its equation 15 does not hold; shapes outside [0.5, 2] take the
     polynomial's end. The scale travels, so it may be refitted as often as wanted: with every frame, unless a fit is held.
+
+    Args:
+        exponent: bits of the exponent.
+        mantissa: bits of the mantissa.
+        scale: "optimal", "paper", or a number.
+        reconstruct: "grid" or "centroid".
+        full: whether the top exponent holds numbers too.
+        absolute: the scale itself, whatever was fitted.
+        beta: the shape of a fit that is held.
+        std: the standard deviation of that fit.
     """
 
     exponent: int

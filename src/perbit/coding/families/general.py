@@ -16,7 +16,11 @@ from perbit.errors import DecodeError
 @register
 @dataclass(frozen=True)
 class Deflate(ByteCoder):
-    """zlib's Deflate (LZ77 + Huffman)."""
+    """zlib's Deflate (LZ77 + Huffman).
+
+    Args:
+        level: 0 to 9: larger is slower and smaller.
+    """
 
     level: int = 6
 
@@ -46,7 +50,11 @@ class Deflate(ByteCoder):
 @register
 @dataclass(frozen=True)
 class Zstd(ByteCoder):
-    """Zstandard."""
+    """Zstandard.
+
+    Args:
+        level: 1 to 22: larger is slower and smaller.
+    """
 
     level: int = 3
 

@@ -31,6 +31,9 @@ class LowRank(FloatCodec):
     The pairs are the largest singular values with their vectors, nearly, scaled so that both
     vectors of a pair have values of the same size; the next stage sees pair after pair. What a gradient repeats from sample to sample
     adds up to large singular values, noise does not. A tensor that would not become smaller is passed on as it is.
+
+    Args:
+        rank: pairs of vectors.
     """
 
     rank: int = 4

@@ -112,6 +112,12 @@ class Mwl2(_Lloyd):
 
     There is no level at zero, as in the paper, which quantizes what topK has kept: exact zeros come back as the smallest
     positive level. Put `topk` or `threshold` in front where zeros matter. Differs from the paper: m = 0 is Lloyd-Max, not uniform.
+
+    Args:
+        bits: bits of a level.
+        m: the exponent of the weight; 0 weighs all errors alike.
+        beta: the shape of the GenNorm: "adaptive" fits it to every tensor; or a number.
+        std: the standard deviation of a fit that is held; fitted to every tensor by default.
     """
 
     bits: int
@@ -146,7 +152,13 @@ class Mwl2(_Lloyd):
 @register
 @dataclass(frozen=True)
 class Lloyd(_Lloyd):
-    """Lloyd-Max: the 2^bits levels with the least squared error for the fitted GenNorm; otherwise like mwl2 with m = 0."""
+    """Lloyd-Max: the 2^bits levels with the least squared error for the fitted GenNorm; otherwise like mwl2 with m = 0.
+
+    Args:
+        bits: bits of a level.
+        beta: the shape of the GenNorm: "adaptive" fits it to every tensor; or a number.
+        std: the standard deviation of a fit that is held; fitted to every tensor by default.
+    """
 
     bits: int
     beta: str | float = _ADAPTIVE

@@ -25,6 +25,10 @@ class Nuqsgd(Quantizer):
     """Unbiased: |x| becomes 0 or norm·2^-j, j < levels, the neighbour above or below drawn at random. bucket=0: one norm for all.
 
     Differs from the paper in counting: its s is the number of levels strictly between 0 and 1, here levels - 1.
+
+    Args:
+        levels: levels above 0.
+        bucket: values that share a norm; 0: all of a tensor.
     """
 
     levels: int

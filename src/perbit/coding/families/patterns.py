@@ -34,6 +34,10 @@ class Patterns(FloatCodec):
 
     The patterns are the rows of the Hadamard matrix, turned by as many random draws of signs as `bits` allows, new ones in every frame.
     It catches as much of flat values as of normal ones, less of heavy tails; what it misses looks random to the next frame's patterns.
+
+    Args:
+        length: values in a block: 8, 16, 32, 64, 128 or 256.
+        bits: bits that a block takes.
     """
 
     length: int = 32

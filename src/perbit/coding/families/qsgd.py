@@ -23,7 +23,13 @@ _FLOAT_MAX = np.finfo(np.float32).max
 @register
 @dataclass(frozen=True)
 class Qsgd(Quantizer):
-    """Unbiased: |x| becomes a multiple of norm/levels, rounded up or down at random. bucket=0: one norm for the whole tensor."""
+    """Unbiased: |x| becomes a multiple of norm/levels, rounded up or down at random. bucket=0: one norm for the whole tensor.
+
+    Args:
+        levels: levels above 0: 1 sends -1, 0 and 1 times the norm; 2^b - 1 is about b + 1 bits before entropy coding.
+        bucket: values that share a norm; 0: all of a tensor. Smaller ones are more exact and cost more norms.
+        norm: "l2", or "max": the largest magnitude.
+    """
 
     levels: int
     bucket: int = 512

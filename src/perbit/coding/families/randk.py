@@ -27,6 +27,12 @@ class RandK(FloatCodec):
 
     With a seed of its own (say, the number of the round, which both ends know) the positions cost nothing and are the same
     for everyone. One such codec always keeps the same positions: it is unbiased over seeds, not by itself.
+
+    Args:
+        ratio: the share of the values that is kept.
+        k: how many values are kept, in place of a share.
+        scaled: whether values are multiplied by n/k, so that the mean is right.
+        seed: the same positions for everyone; without it a seed travels.
     """
 
     ratio: float | None = None

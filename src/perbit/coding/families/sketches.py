@@ -36,7 +36,15 @@ MAX_BINS, MAX_GROUPS, MAX_ROWS = 4096, 256, 4
 
 
 class QuantileSketch(FloatCodec):
-    """What the two methods share."""
+    """What the two methods share.
+
+    Args:
+        ratio: the share of the largest values that is kept; without it all that are not zero.
+        bins: buckets of values.
+        groups: groups of neighbouring buckets, each with a sketch of its own.
+        rows: rows of a sketch.
+        columns: columns of a sketch, as a share of the keys.
+    """
 
     ratio: float | None
     bins: int

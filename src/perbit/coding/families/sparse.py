@@ -118,7 +118,15 @@ class Sparsifier(FloatCodec):
 @register
 @dataclass(frozen=True)
 class TopK(Sparsifier):
-    """The k largest magnitudes; ties go to the lowest position. method="sampled" guesses the threshold from a sample."""
+    """The k largest magnitudes; ties go to the lowest position. method="sampled" guesses the threshold from a sample.
+
+    Args:
+        ratio: the share of the values that is kept, up to 1.0 for all; `topk(0.01)` keeps one in a hundred.
+            A whole number is taken for k: `topk(1)` keeps one value.
+        k: how many values are kept, in place of a share.
+        positions: how the positions are written: golomb (default), raw32, bitmap, rle, huffgaps, gaps, eliasfano, bloom, or auto for the smallest.
+        method: "exact", or "sampled": faster, a few values more or fewer.
+    """
 
     ratio: float | None = None
     k: int | None = None
@@ -149,7 +157,12 @@ class TopK(Sparsifier):
 @register
 @dataclass(frozen=True)
 class Threshold(Sparsifier):
-    """All values with a magnitude of at least `level`."""
+    """All values with a magnitude of at least `level`.
+
+    Args:
+        level: the least magnitude that is kept.
+        positions: how the positions are written: golomb (default), raw32, bitmap, rle, huffgaps, gaps, eliasfano, bloom, or auto for the smallest.
+    """
 
     level: float
     positions: PositionCodec = Golomb()
@@ -174,7 +187,11 @@ class Threshold(Sparsifier):
 @register
 @dataclass(frozen=True)
 class Nonzero(Sparsifier):
-    """All values but zeros, for tensors that are sparse by nature, as the gradients of embeddings are. Exact."""
+    """All values but zeros, for tensors that are sparse by nature, as the gradients of embeddings are. Exact.
+
+    Args:
+        positions: how the positions are written: golomb (default), raw32, bitmap, rle, huffgaps, gaps, eliasfano, bloom, or auto for the smallest.
+    """
 
     positions: PositionCodec = Golomb()
 

@@ -25,6 +25,9 @@ class Terngrad(Quantizer):
     which biases the largest values but bounds the error.
 
     The standard deviation is taken around zero.
+
+    Args:
+        clip: clip at so many standard deviations first; without it not at all.
     """
 
     clip: float | None = None

@@ -27,7 +27,11 @@ _PLACES = 3 ** np.arange(DIGITS - 1, -1, -1)
 @register
 @dataclass(frozen=True)
 class ThreeLC(FloatCodec):
-    """Ternary: each value rounded to a multiple of M = sparsity · max|x|; a larger sparsity (below 2) gives more zeros."""
+    """Ternary: each value rounded to a multiple of M = sparsity · max|x|; a larger sparsity (below 2) gives more zeros.
+
+    Args:
+        sparsity: 1 up to, not including, 2: larger gives more zeros.
+    """
 
     sparsity: float = 1.0
 

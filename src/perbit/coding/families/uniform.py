@@ -31,6 +31,11 @@ class Uniform(Quantizer):
 
     loading: "minmax"; "optimal" clips at the multiple of the standard deviation (of the non-zero values) that has the least
     squared error for the fitted GenNorm; a number clips at that multiple. The range never exceeds minimum to maximum.
+
+    Args:
+        bits: bits of a level, 1 to 12.
+        random: whether to round at random, so that the mean is right.
+        loading: where the range ends: "minmax", "optimal", or a number of standard deviations.
     """
 
     bits: int

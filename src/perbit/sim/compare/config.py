@@ -84,6 +84,9 @@ class _Reader:
         seeds = content.get("seeds", [0])
         good = isinstance(seeds, list) and bool(seeds) and all(type(s) is int and s >= 0 for s in seeds)
         self.expect(good, ("", 0), "seeds", "must be a list of whole numbers, e.g. [0, 1, 2]")
+        self.expect(
+            len(set(seeds)) == len(seeds), ("", 0), "seeds", "must be different: the same seed gives the same run"
+        )
         self.expect(isinstance(content.get("title", ""), str), ("", 0), "title", "must be a text")
         made = tuple(self.method(table, index) for index, table in enumerate(methods))
         for index, method in enumerate(made):

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from numpy.typing import NDArray
+
+from perbit.plan.rules import idle_rules
 from perbit.sim.compare.config import Comparison
 from perbit.sim.compare.pool import Job
 from perbit.sim.federated import local, world
+from perbit.sim.federated.settings import Method, SettingsError
 
 
 def jobs(
@@ -41,8 +46,19 @@ def slugs(names: Sequence[str]) -> list[str]:
 def check(comparison: Comparison) -> None:
     """Load the data, cut them up, build the model: what cannot run is said before anything is written."""
     place = world.build(comparison.task, comparison.seeds[0])
+    for method in comparison.methods:
+        _refuse_idle_rules(method, place.first)
     if comparison.task.metric:
         local.test(place.network, place.data)
+
+
+def _refuse_idle_rules(method: Method, tensors: Mapping[str, NDArray[Any]]) -> None:
+    shapes = {name: x.shape for name, x in tensors.items()}
+    if idle := idle_rules(method.rules, shapes):
+        names = ", ".join(list(shapes)[:6]) + (", …" if len(shapes) > 6 else "")
+        raise SettingsError(
+            f"method {method.name}: the rule {idle[0]!r} matches no tensor of the model; it has {names}", "rules"
+        )
 
 
 def n_cores() -> int:

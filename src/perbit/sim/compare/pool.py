@@ -45,7 +45,7 @@ class Report(NamedTuple):
     done: int
     rounds: int
     accuracy: float
-    n_bytes: int
+    n_bytes: int  # up
 
 
 Show = Callable[[Report], None]
@@ -91,7 +91,7 @@ def _watch(futures: list[Future[Outcome]], reports: Any, show: Show) -> None:
 
 def _run(index: int, job: Job, show: Show) -> Outcome:
     def watch(now: Progress, federation: Federation) -> None:
-        show(Report(index, now.done, job.until or job.task.rounds, now.last.accuracy, now.bytes_up + now.bytes_down))
+        show(Report(index, now.done, job.until or job.task.rounds, now.last.accuracy, now.bytes_up))
 
     return federated_run(
         job.task,

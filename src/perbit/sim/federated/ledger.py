@@ -1,4 +1,4 @@
-"""The ledger: one JSON line for every message, appended round by round; `pandas.read_json(path, lines=True)` reads it."""
+"""The ledger: one JSON line for every message, appended round by round; `read` gives them back."""
 
 from __future__ import annotations
 

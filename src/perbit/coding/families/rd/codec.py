@@ -36,11 +36,12 @@ class RateDistortion(FloatCodec):
 
     Exactly one knob is set. In a message all tensors with this codec share the step, so bytes go where they save most error.
 
-    step: how fine the quantizer is, in the unit of the values.
-    bits: bits a value, at most; of a message, over all its tensors with this codec.
-    db: squared error in decibels relative to sending nothing, at most.
-    random: random rounding, so that the mean of many decoded frames is the input.
-    rank: components at most; 0 switches the low-rank part off.
+    Args:
+        step: how fine the quantizer is, in the unit of the values.
+        bits: bits a value, at most; of a message, over all its tensors with this codec.
+        db: squared error in decibels relative to sending nothing, at most.
+        random: random rounding, so that the mean of many decoded frames is the input.
+        rank: components at most; 0 switches the low-rank part off.
     """
 
     step: float | None = None
