@@ -1,6 +1,6 @@
 """torch tensors at the door: read as arrays without a copy where memory allows, and made of arrays again.
 
-bfloat16 passes as 16-bit integers, so numpy need not know it. A frame has no 8-bit floats: they travel as float16, which holds them exactly
+bfloat16 passes as 16-bit integers, so numpy need not know it. Lossy codecs take no 8-bit floats: these travel as float16, which holds them exactly
 (scales, float8_e8m0fnu, as float32), and become 8-bit floats again where the receiver says so.
 """
 
