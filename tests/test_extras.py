@@ -52,21 +52,19 @@ def test_a_command_without_its_package_names_the_extra(
 
 
 @pytest.mark.parametrize(
-    ("engine", "missing", "extra"),
+    ("room", "missing", "extra"),
     [
-        ("flower", "flwr", "flower"),
-        ("ddp", "torch", "torch"),
-        ("fsdp", "torch", "torch"),
-        ("nvflare", "nvflare", "nvflare"),
+        ("engines.flower", "flwr", "flower"),
+        ("engines.ddp", "torch", "torch"),
+        ("engines.fsdp", "torch", "torch"),
+        ("engines.nvflare", "nvflare", "nvflare"),
+        ("torch", "torch", "torch"),
     ],
 )
-def test_an_engine_without_its_package_names_the_extra(engine: str, missing: str, extra: str) -> None:
-    code = f"import sys; sys.modules[{missing!r}] = None; import perbit.engines.{engine}"
+def test_an_engine_without_its_package_names_the_extra(room: str, missing: str, extra: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; import perbit.{room}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (
-        f'perbit.engines.{engine} needs the package {missing}: pip install "perbit[{extra}]"'
-        in done.stderr.splitlines()[-1]
-    )
+    assert f'perbit.{room} needs the package {missing}: pip install "perbit[{extra}]"' in done.stderr.splitlines()[-1]
 
 
 def test_the_extras_are_those_of_the_project() -> None:

@@ -25,7 +25,7 @@ def missing(error: ImportError, what: str = "this") -> str | None:
     package = (error.name or "").split(".")[0]
     if package not in EXTRAS or not isinstance(error, ModuleNotFoundError):
         return None
-    extra = "torch" if package == "torch" and what.startswith("perbit.engines") else EXTRAS[package]
+    extra = "torch" if package == "torch" and what.startswith("perbit.") else EXTRAS[package]
     return f'{what} needs the package {package}: pip install "perbit[{extra}]"'
 
 

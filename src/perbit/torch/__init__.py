@@ -5,10 +5,15 @@ perbit.torch.load_into(model, message)
 perbit.torch.all_reduce(gradients, "topk(0.01) | fp16", memory=memory)
 """
 
-from perbit.torch import loggers
-from perbit.torch.averaging import Memory, all_reduce
-from perbit.torch.errorfeedback import ErrorFeedback
-from perbit.torch.frames import decode, decode_add, dumps, encode, load_into, loads
+from perbit import extras
+
+try:
+    from perbit.torch import loggers
+    from perbit.torch.averaging import Memory, all_reduce
+    from perbit.torch.errorfeedback import ErrorFeedback
+    from perbit.torch.frames import decode, decode_add, dumps, encode, load_into, loads
+except ModuleNotFoundError as error:
+    raise extras.explained(error, "perbit.torch") from error
 
 __all__ = [
     "ErrorFeedback", "Memory", "all_reduce", "decode", "decode_add", "dumps", "encode", "load_into", "loads", "loggers",
