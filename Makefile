@@ -14,7 +14,7 @@ MINUTES ?= 30
 
 .PHONY: help demo test test-slow lint bench fuzz fuzz-native soak licences clean
 help:
-	@echo "make demo   train a federated model with eight methods, show what each bit buys"
+	@echo "make demo   train a federated model with nine methods, show what each bit buys"
 	@echo "make test   lint, type-check and run all fast tests"
 	@echo "make test-slow | lint | bench | fuzz | fuzz-native | soak | licences | clean"
 

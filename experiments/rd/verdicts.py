@@ -52,7 +52,11 @@ def compared(task: str, methods: dict[str, dict[str, list[float]]]) -> list[dict
 def main() -> None:
     rows, reference = [], {}
     for task in TASKS:
-        methods = finals(json.loads(Path(f"results/compare/rd-{task}/results.json").read_text(encoding="utf-8")))
+        results = Path(f"results/compare/rd-{task}/results.json")
+        if not results.exists():
+            print(f"{task}: not run yet")
+            continue
+        methods = finals(json.loads(results.read_text(encoding="utf-8")))
         reference[task] = methods["float32"]["accuracy"]
         print(f"{task}: float32 {statistics.fmean(reference[task]):.1%}")
         for row in compared(task, methods):
