@@ -149,7 +149,8 @@ def _open(delta: Piece) -> tuple[dict[str, Any], dict[str, bytes]]:
         names = {
             name for name, dtype, shape, _ in head["tensors"] if dtype in arrays.DTYPES and isinstance(shape, list)
         }
-        is_sound = {STEPS, OTHERS} == set(parts) and len(names) == len(head["tensors"])
+        digests = [head["base"], head["result"]]
+        is_sound = {STEPS, OTHERS} == set(parts) and len(names) == len(head["tensors"]) and len(digests) == 2
     except (KeyError, TypeError, ValueError, RecursionError):
         raise DeltaError("this is no delta; `perbit diff` makes one") from None
     if not is_known:

@@ -29,4 +29,8 @@ def _shape(reply: Message) -> Shape:
 
 
 def _names(records: Any) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(sorted(record)) for _, record in sorted(records.items()))
+    """perbit's own metrics aside, which replies to uncoded models do not have."""
+    return tuple(
+        tuple(sorted(name for name in record if not name.startswith("perbit-")))
+        for _, record in sorted(records.items())
+    )

@@ -103,8 +103,8 @@ class Samples:
 
 
 def trivial_accuracy(data: Dataset) -> float | None:
-    """The test accuracy of always giving the commonest answer of the training part; None where answers are ranked (ratings)."""
-    if data.info.kind == "ratings":
+    """The test accuracy of always giving the commonest answer of the training part; None where answers are ranked (ratings) or numbers."""
+    if data.info.kind == "ratings" or data.train.y.dtype.kind not in "iu":
         return None
     seen = data.train.y.reshape(-1)
     commonest = np.bincount(seen[seen >= 0]).argmax()  # negative: no answer is asked for
