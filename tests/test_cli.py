@@ -542,3 +542,24 @@ def test_a_reader_that_goes_away_is_no_error(arguments: list[str]) -> None:
     with process.stderr as stderr:
         assert stderr.read() == b""
     assert process.wait() == EXIT_OK
+
+
+def test_rd_codes_small_tensors_here_as_in_python(capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    tensors = {"w": rng.normal(size=(300, 300)), "u": rng.normal(size=(20, 20)), "b": rng.normal(size=50)}
+    files.write_tensors(Path("u.npz"), {name: x.astype(np.float32) for name, x in tensors.items()})
+    assert json.loads(output_of(capsys, "encode", "u.npz", "rd(bits=0.3)", "--json"))["bits_per_value"] <= 0.3
+
+
+def test_a_delta_on_standard_output_is_nothing_but_the_delta(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    for name, value in (("old.npz", 0.0), ("new.npz", 1.0)):
+        files.write_tensors(Path(name), {"w": np.full((30, 40), value, np.float32)})
+    assert main(["diff", "old.npz", "new.npz", "-o", "-"]) == 0
+    Path("d.pbit").write_bytes(capfdbinary.readouterr().out)
+    assert main(["apply", "old.npz", "d.pbit", "-o", "again.npz"]) == 0
+    assert main(["apply", "old.npz", "d.pbit", "-o", "-"]) == 2
+    assert b"apply writes a file" in capfdbinary.readouterr().err
+
+
+def test_a_folder_is_no_input(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "is a folder" in complaint_of(capsys, "encode", ".", "raw")

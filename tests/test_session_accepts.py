@@ -334,3 +334,11 @@ def test_only_so_many_sets_of_tensors_are_answered_with() -> None:
     late = ClientSession()
     late.receive(server.send("late", model))
     assert server.receive("late", late.reply({"w19": model["w19"] + 1})) is not None  # room was made
+
+
+def test_a_folder_may_be_text_and_a_protocol_may_not(tmp_path: Any) -> None:
+    server, client = ServerSession(protocol_of("federated"), 0), ClientSession(str(tmp_path / "state"))
+    exchange(server, "a", client, tensors(), None)
+    assert ClientSession(str(tmp_path / "state")).digest == client.digest
+    with pytest.raises(perbit.SpecError, match="a session takes a Protocol"):
+        ServerSession("mcm")  # type: ignore[arg-type]

@@ -31,6 +31,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     perbit.set_threads(options.threads)
+    if options.output == files.STANDARD:
+        raise files.FileError("apply writes a file: give its name with -o, e.g. -o new.safetensors")
     check_free(options.output, options.force)
     data = files.read_bytes(options.delta)
     new = delta.apply(tensors_in(options.old), data, max_values=options.max_values)

@@ -9,11 +9,12 @@ import perbit
 from perbit import delta, files
 from perbit.commands.common import (
     EXIT_OK,
+    as_json,
     check_free,
     force_option,
     human_bytes,
     json_option,
-    print_json,
+    say,
     tensors_in,
     threads_option,
 )
@@ -48,11 +49,10 @@ def run(options: argparse.Namespace) -> int:
     kinds = [how for *_, how in about["tensors"]]
     if options.json:
         sizes = {"input_bytes": n_bytes, "n_bytes": len(made), "ratio": n_bytes / len(made)}
-        print_json({"output": str(options.output), **sizes, **about})
+        say(as_json({"output": str(options.output), **sizes, **about}), options.output)
         return EXIT_OK
     said = "exact" if about["exact"] else f"the differences of {kinds.count('added')} tensors by {options.spec}"
-    print(
-        f"{options.output}: {human_bytes(n_bytes)} → {human_bytes(len(made))} ({n_bytes / len(made):.1f} x smaller, {said})"
-    )
-    print(f"{len(kinds)} tensors, {kinds.count('same')} the same, {kinds.count('whole')} sent whole")
+    smaller = f"{human_bytes(n_bytes)} → {human_bytes(len(made))} ({n_bytes / len(made):.1f} x smaller, {said})"
+    say(f"{options.output}: {smaller}", options.output)
+    say(f"{len(kinds)} tensors, {kinds.count('same')} the same, {kinds.count('whole')} sent whole", options.output)
     return EXIT_OK

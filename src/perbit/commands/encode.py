@@ -40,6 +40,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     perbit.set_threads(options.threads)
     plan = plan_of(options)
+    if options.input.is_dir():
+        raise files.FileError(f"{options.input} is a folder; encode takes a .npy, .npz or .safetensors file")
     output = options.output or (STANDARD if options.input == STANDARD else options.input.with_suffix(".pbit"))
     check_free(output, options.force)
     value = files.read_tensors(options.input)

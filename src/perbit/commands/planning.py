@@ -11,7 +11,7 @@ import numpy as np
 
 import perbit
 from perbit.errors import SpecError
-from perbit.plan.plan import Plan
+from perbit.plan.plan import AUTO, Plan
 from perbit.plan.rules import idle_rules
 
 
@@ -26,10 +26,10 @@ def exception_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--small",
-        default="raw",
+        default=AUTO,
         metavar="SPEC",
-        help="what small tensors get: biases, norms and others with one dimension or few values (default raw); "
-        "same: what large ones get",
+        help="what small tensors get: biases, norms and others with one dimension or few values (default: raw, unless the spec is good for "
+        "them too, as rd is); same: what large ones get",
     )
 
 

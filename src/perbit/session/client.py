@@ -61,9 +61,11 @@ class ClientSession:
         key: the server's, if it has one: frames without a good seal are refused.
     """
 
-    def __init__(self, folder: Path | None = None, *, shared: Once | None = None, key: bytes | None = None) -> None:
+    def __init__(
+        self, folder: str | Path | None = None, *, shared: Once | None = None, key: bytes | None = None
+    ) -> None:
         self._seal = Seal(key)
-        self._files = None if folder is None else ClientFiles(folder)
+        self._files = None if folder is None else ClientFiles(Path(folder))
         self._holding: Holding | None = None if self._files is None else self._files.load()
         self._task: _Task | None = None
         self._shared = shared

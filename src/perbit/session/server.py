@@ -78,6 +78,10 @@ class ServerSession(Room):
             raise SpecError(f"a session needs at least one client, got max_clients={max_clients}")
         if absent not in get_args(Absent):
             raise SpecError(f"absent clients are {' or '.join(get_args(Absent))}, got {absent!r}")
+        if not isinstance(protocol, Protocol):
+            raise SpecError(
+                f"a session takes a Protocol, e.g. perbit.presets.mcm() or protocol_of('mcm'), got {protocol!r}"
+            )
         check_sendable(protocol)
         self.protocol = protocol if folder is None else replace(protocol, folder=str(folder))
         self.population, self.absent, self.max_clients, self.memory = (
