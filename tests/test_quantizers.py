@@ -11,7 +11,7 @@ import pytest
 import perbit
 from perbit import kernels, testing
 from perbit.coding.bits import Reader, varint
-from perbit.coding.codec import Rest
+from perbit.coding.codec import Rest, stages_of
 from perbit.coding.families import tables
 from perbit.coding.families.modelled import modelled
 from perbit.coding.values import Floats
@@ -238,7 +238,9 @@ def test_hadamard_is_the_matrix_on_every_back_end() -> None:
 
 def test_special_inputs() -> None:
     for spec in SPECS:
-        if "0.05" not in spec:  # where a fit is held, zero is no level
+        if not any(
+            getattr(stage, "std", None) for stage in stages_of(perbit.codec(spec))
+        ):  # where a fit is held, zero is no level
             assert not around(np.zeros(100), spec).any(), spec
         for special in ([7.0], np.full(50, -2.0), np.arange(-9, 10) * 1e-45, np.linspace(-3.4e38, 3.4e38, 77)):
             value = around(special, spec)
