@@ -22,10 +22,18 @@ def config(result: Path, checkpoint: Path | str) -> str:
     return f"{texts} rounds={ROUNDS} hidden=512 evaluate=false"
 
 
+def command_of(process: psutil.Process) -> str:
+    """Nothing, of one that has ended meanwhile."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
+
+
 def kill_server_app(superlink: int) -> None:
     """The SuperLink started it: find it among what that has started."""
     started = psutil.Process(superlink).children(recursive=True)
-    found = [child for child in started if "serverapp" in " ".join(child.cmdline())]
+    found = [child for child in started if "serverapp" in command_of(child)]
     assert found
     for process in found:
         process.kill()
