@@ -12,11 +12,11 @@ SOURCES := $(wildcard kernels/*) CMakeLists.txt pyproject.toml constraints.txt $
 FUZZ_SECONDS ?= 600
 MINUTES ?= 30
 
-.PHONY: help demo test test-slow lint bench fuzz fuzz-native soak licences clean
+.PHONY: help demo test test-slow lint docs wheel bench fuzz fuzz-native soak licences clean
 help:
 	@echo "make demo   train a federated model with nine methods, show what each bit buys"
 	@echo "make test   lint, type-check and run all fast tests"
-	@echo "make test-slow | lint | bench | fuzz | fuzz-native | soak | licences | clean"
+	@echo "make test-slow | lint | docs | wheel | bench | fuzz | fuzz-native | soak | licences | clean"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -62,6 +62,16 @@ lint: $(VENV)/tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The site in build/site; any broken link or stale page fails.
+docs: $(VENV)/tested
+	$(BIN)/python tools/codec_reference.py --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# One file that installs without a compiler. Made with Python 3.12 or newer, it serves all later versions.
+wheel: $(BIN)/python
+	$(PIP) --upgrade pip
+	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .
 
 bench: $(VENV)/tested
 	$(BIN)/perbit bench --force --output results/bench.json

@@ -1,20 +1,26 @@
-"""Step time of DDP with two ranks on one machine: plain all-reduce, torch's own hooks, and coded gradients.
+"""Step time of DDP on one machine: plain all-reduce, torch's own hooks, and coded gradients.
 
     python benchmarks/ddp.py [--steps 6] [--rounds 3] [--output results/ddp.json]
+    python benchmarks/ddp.py --worlds 2 4 8 --output results/ddp_worlds.json
 
 The model is a stack of linear layers with 25 million parameters and a small batch, so that communication matters. All methods run in turn,
 several rounds of them in the same two processes; a method's time is the best mean over `steps` steps of any round, the slower rank's.
 `compute` is the same step without communication. Processor time, of all threads of a rank, is what a step would take on a core nobody else uses.
-With --mbit the two ranks run in network namespaces joined by a link of that rate.
+With --mbit the two ranks run in network namespaces joined by a link of that rate. With --worlds several numbers of ranks run on loopback
+instead, and what each rank sends in a step is counted too. The load average at the end of each table is part of the results.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
+import socket
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -27,8 +33,17 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "experiments" / "wan"))
 import links
 import pair
 
+from perbit.torch.collective.buckets import ring_bytes
+
 WIDTH, LAYERS, BATCH = 1024, 24, 8
-SPECS = ("topk(0.01)", "topk(0.01) | qsgd(15) | rans", "topk(0.001) | fp16", "qsgd(7)", "qsgd(15) | rans")
+SPECS = (
+    "topk(0.01)",
+    "lowrank(4) | fp16",
+    "topk(0.01) | qsgd(15) | rans",
+    "topk(0.001) | fp16",
+    "qsgd(7)",
+    "qsgd(15) | rans",
+)
 
 
 def make_model() -> nn.Module:
@@ -59,8 +74,11 @@ def measure(method: str, steps: int) -> dict[str, Any]:
     seconds = torch.tensor([time.perf_counter() - begin, time.process_time() - cpu]) / steps
     dist.all_reduce(seconds, dist.ReduceOp.MAX)
     row: dict[str, Any] = {"method": method, "seconds": seconds[0].item(), "cpu_seconds": seconds[1].item()}
+    if method == "float32":
+        row["bytes"] = ring_bytes(sum(p.numel() for p in model.parameters()), dist.get_world_size())
     if state:
         row["ratio"] = (state.dense_bytes - dense) / (state.sent_bytes - sent)
+        row["bytes"] = (state.sent_bytes - sent) / steps
         row |= {f"{what}_seconds": (total - busy[what]) / steps for what, total in state.seconds.items()}
     return row
 
@@ -81,13 +99,37 @@ def rank_main(methods: list[str], steps: int, rounds: int, output: Path) -> None
     dist.destroy_process_group()
 
 
-def run(mbit: float | None, steps: int, rounds: int, methods: list[str]) -> list[dict[str, Any]]:
+def forked(world: int, work: Callable[[], None]) -> None:
+    """Ranks on loopback, as copies of this process: torch is imported once."""
+    context = multiprocessing.get_context("fork")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    os.environ |= {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    ranks = []
+    for rank in range(world):
+        os.environ["RANK"] = str(rank)
+        ranks.append(context.Process(target=_alone, args=(work,)))
+        ranks[-1].start()
+    for process in ranks:
+        process.join()
+    if any(process.exitcode for process in ranks):
+        raise SystemExit("a rank failed")
+
+
+def _alone(work: Callable[[], None]) -> None:
+    os.setsid()  # as torchrun does: schedulers that share cores by session take every rank for one of its own
+    work()
+
+
+def run(mbit: float | None, steps: int, rounds: int, methods: list[str], world: int = 2) -> list[dict[str, Any]]:
     """The rows of all methods, over loopback or over a link."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "rows.json"
         arguments = [f"--steps={steps}", f"--rounds={rounds}", f"--rank-output={output}", "--methods", *methods]
         if mbit is None:
-            pair.launch(__file__, arguments)
+            forked(world, lambda: rank_main(methods, steps, rounds, output))
         else:
             links.require()
             with links.Links(clients=2, mbit=mbit, name="bench") as made:
@@ -108,7 +150,8 @@ def show(title: str, rows: list[dict[str, Any]]) -> None:
             row["hidden"] = 1 - (row["seconds"] - known["compute"]) / work
             coded = f"{row['ratio']:8.1f} x fewer bytes, {100 * row['hidden']:3.0f} % of {1e3 * work:.0f} ms overlap"
         times = f"{1e3 * row['seconds']:9.1f} ms{row['against_float32']:8.2f} x, processor {1e3 * row['cpu_seconds']:6.1f} ms"
-        print(f"  {row['method']:<32}{times}{coded}", flush=True)
+        sent = f"{row['bytes'] / 1e6:8.2f} MB a rank" if "bytes" in row else ""
+        print(f"  {row['method']:<32}{times}{sent}{coded}", flush=True)
 
 
 def main() -> None:
@@ -116,6 +159,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--mbit", type=float, nargs="*", default=[1000], help="links to measure besides loopback")
+    parser.add_argument("--worlds", type=int, nargs="+", help="numbers of ranks on loopback, instead of links")
     parser.add_argument("--methods", nargs="+", default=["compute", "float32", "float16", "PowerSGD(4)", *SPECS])
     parser.add_argument("--output", type=Path)
     parser.add_argument("--rank-output", type=Path, help=argparse.SUPPRESS)
@@ -123,13 +167,19 @@ def main() -> None:
     if given.rank_output:
         rank_main(given.methods, given.steps, given.rounds, given.rank_output)
         return
+    torch.set_num_threads(1)  # processes with a pool of threads must not be copied
     parameters = sum(parameter.numel() for parameter in make_model().parameters())
-    results: dict[str, Any] = {"parameters": parameters, "ranks": 2, "threads_per_rank": 1, "links": {}}
-    for mbit in (None, *given.mbit):
-        name = "loopback" if mbit is None else f"{mbit:g} Mbit/s"
-        rows = run(mbit, given.steps, given.rounds, given.methods)
-        show(f"{name}, {parameters / 1e6:.1f} M parameters", rows)
+    results: dict[str, Any] = {"parameters": parameters, "threads_per_rank": 1, "links": {}}
+    settings = (
+        [(None, world) for world in given.worlds] if given.worlds else [(mbit, 2) for mbit in (None, *given.mbit)]
+    )
+    for mbit, world in settings:
+        name = f"loopback, {world} ranks" if given.worlds else "loopback" if mbit is None else f"{mbit:g} Mbit/s"
+        rows = run(mbit, given.steps, given.rounds, given.methods, world)
+        load = os.getloadavg()[0]
+        show(f"{name}, {parameters / 1e6:.1f} M parameters, load {load:.1f} on {os.cpu_count()} cores", rows)
         results["links"][name] = rows
+        results.setdefault("load", {})[name] = load
     if given.output:
         given.output.parent.mkdir(parents=True, exist_ok=True)
         given.output.write_text(json.dumps(results, indent=1) + "\n")

@@ -45,12 +45,14 @@ def cases(with_presets: bool) -> Iterator[tuple[str, Make]]:
         yield line, made_by(line, before)
 
 
-def rows(setting: Setting, names: tuple[str, ...], with_presets: bool) -> Iterator[dict[str, Any]]:
+def rows(setting: Setting, names: tuple[str, ...], with_presets: bool, only: list[str]) -> Iterator[dict[str, Any]]:
     for name in names:
         made = _strategy(name)
         plain = plain_accuracy(setting, made)
         yield {"strategy": name, "case": "without perbit", "accuracy": plain, "points": 0.0}
         for case, make in cases(with_presets):
+            if only and case not in only:
+                continue
             outcome = outcome_of(make, setting, made)
             points = 100 * (outcome.accuracy - plain)
             yield {"strategy": name, "case": case, "accuracy": outcome.accuracy, "points": points, **outcome.traffic.summary()}  # fmt: skip
@@ -64,14 +66,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--strategies", action="store_true", help="the lines of the docs with other strategies")
+    parser.add_argument("--only", nargs="+", default=[], metavar="CASE", help="these presets and lines")
     parser.add_argument("--output", type=Path, help="a JSON file for the rows")
     given = parser.parse_args()
     logging.getLogger("flwr").setLevel(logging.ERROR)
     done = []
     print(f"{'':80} {'accuracy':>8} {'points':>6} {'up':>6} {'down':>6}")
-    for row in rows(
-        QUICK if given.quick else WHOLE, STRATEGIES if given.strategies else ("FedAvg",), not given.strategies
-    ):
+    names = STRATEGIES if given.strategies else ("FedAvg",)
+    for row in rows(QUICK if given.quick else WHOLE, names, not given.strategies, given.only):
         ratios = [f"{row[way]:5.1f}x" if way in row else "" for way in ("up_ratio", "down_ratio")]
         name = f"{row['strategy']}: {row['case']}"
         print(f"{name:80} {row['accuracy']:8.4f} {row['points']:+6.1f} {ratios[0]:>6} {ratios[1]:>6}", flush=True)

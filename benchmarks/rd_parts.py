@@ -101,7 +101,7 @@ class ScalarPart:
 
     sent: list[F32] = []  # noqa: RUF012 the other way to the decoder, shared by all
 
-    def __init__(self, likely: F32) -> None:
+    def __init__(self, likely: F32, largest: float) -> None:
         sample = likely[:: max(1, likely.size // SAMPLE)]
         self.points = SCALAR_STEP * np.arange(MOST_LEVELS)
         self.rates = np.zeros(MOST_LEVELS)
@@ -179,7 +179,10 @@ VARIANTS = (
     Variant("no classes of planes", lambda: [patch.object(tensor, "CLASSES", 1)]),
     Variant(
         "no adaptive coder",
-        lambda: [patch.object(streams, "_may_pay", lambda levels, columns: False), patch.object(streams, "_TINY", -1)],
+        lambda: [
+            patch.object(streams, "_neighbours_tell", lambda levels, columns: False),
+            patch.object(streams, "_FEW_BYTES", -1),
+        ],
     ),
     Variant("no positions of rare levels", lambda: [patch.object(streams, "_SPARSE_SHARE", 0.0)]),
     Variant("no means of cells", lambda: [patch.object(trellis, "fit", without_shifts)]),

@@ -67,7 +67,9 @@ def main() -> int:
     gradient = {name: p.grad.numpy() for name, p in model.named_parameters() if p.grad is not None}
     values = sum(x.size for x in gradient.values())
     frame = perbit.dumps(gradient, "rd(db=-10)")
-    spec = str(next(t["spec"] for t in perbit.inspect(frame)["tensors"] if t["spec"].startswith("rd(")))
+    spec = str(
+        next(t["spec"] for t in perbit.inspect(frame, max_values=values)["tensors"] if t["spec"].startswith("rd("))
+    )
     seconds = {"training step": best(step), "memcpy": best(lambda: [x.copy() for x in gradient.values()])}
     for name, codec in (
         (f"{spec}, -10 dB", spec),
@@ -76,7 +78,7 @@ def main() -> int:
     ):
         coded = perbit.dumps(gradient, codec)
         seconds[f"encode {name}"] = best(lambda codec=codec: perbit.dumps(gradient, codec))  # type: ignore[misc]
-        seconds[f"decode {name}"] = best(lambda coded=coded: perbit.loads(coded))  # type: ignore[misc]
+        seconds[f"decode {name}"] = best(lambda coded=coded: perbit.loads(coded, max_values=values))  # type: ignore[misc]
         print(f"{name}: {8 * len(coded) / values:.4f} bits a value")
     for name, value in seconds.items():
         print(

@@ -69,10 +69,14 @@ def rates(name: str) -> str:
 
 def nncodec(_: str) -> str:
     """Bytes over those of NNCodec at the same error: of its plain mode, and of its optimised one."""
-    rows = results("rd")["rows"]
+    found = results("rd")
+    earlier = {row["recording"] for row in found.get("earlier_rows", [])}
+    rows = [*found["rows"], *found.get("earlier_rows", [])]
     names = list(dict.fromkeys(row["recording"] for row in rows))
     cells = {(row["recording"], row["db"]): _both(row, "bytes_by", ".2f") for row in rows}
-    lines = ([f"`{name}`", *(cells.get((name, error), "") for error in ERRORS)] for name in names)
+    lines = (
+        [f"`{name}`" + " †" * (name in earlier), *(cells.get((name, error), "") for error in ERRORS)] for name in names
+    )
     return table(["bytes over plain / optimised", *(f"{error:g} dB" for error in ERRORS)], lines)
 
 

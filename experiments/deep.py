@@ -4,7 +4,8 @@
     python experiments/deep.py mcm-mnist deepreduce-resnet20 …     those of the TOML files in experiments, with the authors' settings
     python experiments/deep.py --judge co3 …       judges the outcomes that are in results/compare already
 
-Runs can be killed; the same command goes on. Whatever is in FOLDER/NAME already (by `perbit compare NAME -o FOLDER/NAME`) is used.
+Seed by seed, and what is finished goes to results/compare/NAME after each. Runs can be killed; the same command goes on, on another machine
+too: finished runs are taken from results/compare/NAME (`--fresh`: none of them), and from FOLDER/NAME if it is there.
 
 The tests are stated here, before any run: two methods, paired over seeds, a one-sided t-test at level .05, and the least effect worth
 naming (`perbit.sim.verdicts`). What is compared is the mean accuracy over the last third of the evaluations, steadier than the last one.
@@ -15,19 +16,25 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import statistics
 import subprocess
 import sys
+import tomllib
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
+from perbit.files import write_json
+from perbit.sim.compare.jobs import slugs
 from perbit.sim.verdicts import Claim
 from perbit_papers.results import RESULTS
 from perbit_papers.series import Contest, Run
 
 KEPT = ("results.json", "table.txt", "accuracy-bytes.png", "accuracy-rounds.png", "accuracy-time-25-mbit-s.png", "gennorm.png")  # fmt: skip
 POINT, HALF = 0.01, 0.005
+TIMES = "timings.jsonl"
 HERE = Path(__file__).parent
 
 
@@ -41,13 +48,16 @@ def minus_loss(run: Run) -> float:
     return -1e9 if loss is None else -float(loss)
 
 
-def judged(contest: Contest, runs: list[Run]) -> str:
+def judged(contest: Contest, runs: list[Run], planned: int) -> str | None:
     """The verdict, and what both sent."""
+    said = contest.judged(runs, planned)
+    if said is None:
+        return None
     ours, theirs = (
         statistics.fmean(run["bytes_up"] for run in runs if run["method"] == name) / 1e6
         for name in (contest.ours, contest.theirs)
     )
-    return f"{contest.judged(runs)} ({contest.ours}, {ours:.3g} MB up, against {contest.theirs}, {theirs:.3g} MB)"
+    return f"{said} ({contest.ours}, {ours:.3g} MB up, against {contest.theirs}, {theirs:.3g} MB)"
 
 
 def _co3(decay: str) -> str:
@@ -137,31 +147,69 @@ NCF = [
     for name in ("Bloom P0 + QSGD, FPR .6", "SKCompress, 128 quantiles")
 ]
 FILES = {  # those with the authors' settings, by TOML file
-    "mcm-mnist": "mcm/mnist.toml", "mcm-fashion": "mcm/fashion.toml", "mcm-cifar-authors": "mcm/cifar.toml",
+    "mcm-mnist": "mcm/mnist.toml", "mcm-mnist-writers": "mcm/mnist_writers.toml",
+    "mcm-fashion": "mcm/fashion.toml", "mcm-cifar-authors": "mcm/cifar.toml",
     "deepreduce-resnet20": "deepreduce/resnet20.toml", "deepreduce-table2": "deepreduce/table2.toml", "deepreduce-ncf": "deepreduce/ncf.toml",
 }  # fmt: skip
-CLAIMS |= {"mcm-mnist": MCM, "mcm-fashion": MCM, "mcm-cifar-authors": MCM}
+CLAIMS |= {"mcm-mnist": MCM, "mcm-mnist-writers": MCM, "mcm-fashion": MCM, "mcm-cifar-authors": MCM}
 CLAIMS |= {"deepreduce-resnet20": RESNET, "deepreduce-table2": TABLE_2, "deepreduce-ncf": NCF}
+
+
+def configuration(name: str) -> str:
+    """The TOML text of a comparison."""
+    built_in = resources.files("perbit_papers.comparisons").joinpath(f"{name}.toml")
+    return ((HERE / FILES[name]) if name in FILES else built_in).read_text("utf-8")
 
 
 def judge(name: str) -> None:
     """Say what the outcomes in results/compare mean for the claims."""
     to = RESULTS / "compare" / name
-    runs = read(to / "results.json")
-    sentences = [judged(contest, runs) for contest in CLAIMS[name]]
+    runs, planned = read(to / "results.json"), len(tomllib.loads(configuration(name)).get("seeds", [0]))
+    sentences = [said for contest in CLAIMS[name] if (said := judged(contest, runs, planned))]
     (to / "verdict.txt").write_text("\n".join(sentences) + "\n", "utf-8")
-    print("\n".join(sentences))
+    print("\n".join(sentences), flush=True)
 
 
 def publish(name: str, ran: Path) -> None:
-    """Copy what is worth keeping, with the configuration that made it."""
+    """Copy what is worth keeping, with the configuration that made it and a line of each run's times."""
     to = RESULTS / "compare" / name
     to.mkdir(parents=True, exist_ok=True)
     for file in (file for file in KEPT if (ran / file).is_file()):
         shutil.copy(ran / file, to / file)
-    built_in = resources.files("perbit_papers.comparisons").joinpath(f"{name}.toml")
-    config = (HERE / FILES[name]) if name in FILES else built_in
-    (to / "config.toml").write_text(config.read_text("utf-8"), "utf-8")
+    times = {file.parent.name: file.read_text("utf-8").splitlines()[-1] for file in sorted(ran.glob(f"*/{TIMES}"))}
+    write_json(to / "timings.json", times)
+    (to / "config.toml").write_text(configuration(name), "utf-8")
+
+
+def restore(name: str, ran: Path) -> None:
+    """Lay finished runs of results/compare where `perbit compare --resume` looks for them."""
+    kept = RESULTS / "compare" / name
+    if not (kept / "timings.json").is_file():
+        return  # made before runs could go on from there
+    times = json.loads((kept / "timings.json").read_text("utf-8"))
+    methods = [method["name"] for method in tomllib.loads(configuration(name))["methods"]]
+    folders = dict(zip(methods, slugs(methods), strict=True))
+    for run in json.loads((kept / "results.json").read_text("utf-8"))["runs"]:
+        folder = ran / f"{folders[run['method']['name']]}-seed{run['seed']}"
+        if folder.exists():
+            continue
+        folder.mkdir(parents=True)
+        write_json(folder / "result.json", run)
+        (folder / TIMES).write_text(times[folder.name] + "\n", "utf-8")
+
+
+def compare(name: str, ran: Path, *more: str) -> None:
+    """Seed by seed, so that all methods have run with the first one soon."""
+    text = configuration(name)
+    seeds: list[Any] = tomllib.loads(text).get("seeds", [0])
+    ran.parent.mkdir(parents=True, exist_ok=True)
+    for n in range(1, len(seeds) + 1):
+        part = ran.parent / f"{name}.toml"
+        part.write_text(re.sub(r"(?m)^seeds = .*$", f"seeds = {seeds[:n]}", text), "utf-8")
+        command = [sys.executable, "-m", "perbit.cli", "compare", str(part), "-o", str(ran), "--resume", *more]
+        subprocess.run(command, check=True)
+        publish(name, ran)
+        judge(name)
 
 
 def main() -> None:
@@ -169,16 +217,16 @@ def main() -> None:
     parser.add_argument("names", nargs="+", choices=list(CLAIMS))
     parser.add_argument("--runs", type=Path, default=Path("perbit-runs"))
     parser.add_argument("--judge", action="store_true", help="train nothing")
+    parser.add_argument("--fresh", action="store_true", help="take nothing from results/compare")
     parser.add_argument("--processes", default="1", help="runs at a time")
     options = parser.parse_args()
     for name in options.names:
-        ran = options.runs / name
-        if not options.judge:
-            comparison = str(HERE / FILES[name]) if name in FILES else name
-            command = [sys.executable, "-m", "perbit.cli", "compare", comparison, "-o", str(ran), "--resume"]
-            subprocess.run([*command, "--processes", options.processes], check=True)
-            publish(name, ran)
-        judge(name)
+        if options.judge:
+            judge(name)
+            continue
+        if not options.fresh:
+            restore(name, options.runs / name)
+        compare(name, options.runs / name, "--processes", options.processes)
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ nb::object to_numpy(std::unique_ptr<T[]> values, size_t size) {
 inline std::pair<nb::bytes, uint8_t*> new_bytes(size_t size) {
     PyObject* object = PyBytes_FromStringAndSize(nullptr, Py_ssize_t(size));
     if (!object) throw nb::python_error();
-    return {nb::steal<nb::bytes>(object), reinterpret_cast<uint8_t*>(PyBytes_AS_STRING(object))};
+    return {nb::steal<nb::bytes>(object), reinterpret_cast<uint8_t*>(PyBytes_AsString(object))};
 }
 
 inline void require_same_length(size_t a, size_t b) { require(a == b, "array lengths differ"); }

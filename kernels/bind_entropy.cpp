@@ -169,7 +169,7 @@ nb::bytes join_streams(const uint8_t* buffer, size_t stride, const size_t* sizes
     for (int j = 0; j < streams; ++j) total += sizes[j];
     nb::bytes joined = nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(total)));
     if (!joined.is_valid()) throw nb::python_error();
-    auto* p = reinterpret_cast<uint8_t*>(PyBytes_AS_STRING(joined.ptr()));
+    auto* p = reinterpret_cast<uint8_t*>(PyBytes_AsString(joined.ptr()));
     for (int j = 0; j + 1 < streams; ++j, p += 4) {
         const uint32_t size = static_cast<uint32_t>(sizes[j]);
         std::memcpy(p, &size, 4);

@@ -1,4 +1,4 @@
-// Python bindings of the position coders: adaptive gaps, Elias-Fano, Bloom filters.
+// Python bindings of the position coders: adaptive gaps, known counts, Elias-Fano, Bloom filters.
 #include "arguments.hpp"
 
 namespace perbit {
@@ -30,6 +30,42 @@ static nb::object bind_gaps_decode(nb::handle data, uint64_t count, uint64_t n) 
         PERBIT_CALL(gaps_decode, in.data(), in.size(), count, n, positions.get());
     }
     return to_numpy(std::move(positions), count);
+}
+
+// How many positions there are in all, each chunk's count no more than what it can hold.
+static size_t counted_in_all(const Span<const uint32_t>& counts, uint64_t chunk, uint64_t n) {
+    require(n <= MAX_LENGTH, "positions are 32-bit: n is too large");
+    require(chunk >= 1 && chunk <= 1 << 16, "a chunk has 1 to 65536 values");
+    require(counts.size == (n + chunk - 1) / chunk, "there must be a count for every chunk");
+    size_t total = 0;
+    for (size_t i = 0; i < counts.size; i++) {
+        require(counts.data[i] <= std::min(chunk, n - i * chunk), "a chunk has more positions than values");
+        total += counts.data[i];
+    }
+    return total;
+}
+
+static nb::bytes bind_counted_encode(Array<const uint32_t> positions, Array<const uint32_t> counts, uint64_t chunk, uint64_t n) {
+    const Span in(positions), each(counts);
+    require(counted_in_all(each, chunk, n) == in.size, "the counts are not those of the positions");
+    std::vector<uint8_t> stream;
+    {
+        nb::gil_scoped_release released;
+        stream = PERBIT_CALL(counted_encode, in.data, each.data, each.size, chunk, n);
+    }
+    return to_bytes(stream);
+}
+
+static nb::object bind_counted_decode(nb::handle data, Array<const uint32_t> counts, uint64_t chunk, uint64_t n) {
+    const ByteView in(data);
+    const Span each(counts);
+    const size_t total = counted_in_all(each, chunk, n);
+    auto positions = std::make_unique_for_overwrite<uint32_t[]>(total);
+    {
+        nb::gil_scoped_release released;
+        PERBIT_CALL(counted_decode, in.data(), in.size(), each.data, each.size, chunk, n, positions.get());
+    }
+    return to_numpy(std::move(positions), total);
 }
 
 static void require_low_bits(unsigned low_bits) { require(low_bits <= 31, "low_bits must be 0 to 31"); }
@@ -113,6 +149,8 @@ static nb::object bind_bloom_resolve(Array<const uint32_t> accepted, uint64_t by
 void bind_positions(nb::module_& m) {
     m.def("gaps_encode", &bind_gaps_encode, array("positions"), nb::arg("n"));
     m.def("gaps_decode", &bind_gaps_decode, nb::arg("data"), nb::arg("count"), nb::arg("n"));
+    m.def("counted_encode", &bind_counted_encode, array("positions"), array("counts"), nb::arg("chunk"), nb::arg("n"));
+    m.def("counted_decode", &bind_counted_decode, nb::arg("data"), array("counts"), nb::arg("chunk"), nb::arg("n"));
     m.def("eliasfano_encode", &bind_eliasfano_encode, array("positions"), nb::arg("low_bits"), nb::arg("n"));
     m.def("eliasfano_decode", &bind_eliasfano_decode, nb::arg("data"), nb::arg("count"), nb::arg("low_bits"), nb::arg("n"));
     m.def("bloom_build", &bind_bloom_build, array("positions"), nb::arg("n_bytes"), nb::arg("hashes"), nb::arg("seed"),

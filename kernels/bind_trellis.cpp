@@ -1,4 +1,6 @@
 // Python bindings of the kernels behind `rd`: the trellis quantizer, adaptive levels, sums of products.
+#include <cmath>
+
 #include "arguments.hpp"
 
 namespace perbit {
@@ -107,6 +109,18 @@ static void bind_add_pairs(Array<const float> left, Array<const float> right, ui
     PERBIT_CALL(add_pairs, l.data, r.data, l.size / rows, rows, columns, to.data);
 }
 
+static void bind_mix_planes(Array<const float> matrix, Array<const float> planes, Array<float> out) {
+    const Span m(matrix);
+    const Span in(planes);
+    const Span to(out);
+    const size_t taps = size_t(std::sqrt(double(m.size)) + 0.5);
+    require(taps >= 1 && taps <= 256 && taps * taps == m.size, "the matrix must be square, of at most 256 taps");
+    require(in.size % taps == 0, "planes must be whole");
+    require_same_length(in.size, to.size);
+    nb::gil_scoped_release released;
+    PERBIT_CALL(mix_planes, m.data, in.data, taps, in.size / taps, to.data);
+}
+
 template <class S>
 static void bind_symbols(nb::module_& m) {
     m.def("trellis_encode", &bind_trellis_encode<S>, array("x"), nb::arg("inverse"), array("shifts"), array("rates"),
@@ -124,6 +138,7 @@ void bind_trellis(nb::module_& m) {
     m.def("trellis_fit", &bind_trellis_fit, array("x"), nb::arg("wide"), nb::arg("with_shifts"), array("shifts"), array("rates"));
     m.def("scalar_cost", &bind_scalar_cost, array("x"), array("noise"), nb::arg("scale"), nb::arg("sigma"), nb::arg("rounding"));
     m.def("add_pairs", &bind_add_pairs, array("left"), array("right"), nb::arg("rows"), nb::arg("columns"), array("out"));
+    m.def("mix_planes", &bind_mix_planes, array("matrix"), array("planes"), array("out"));
 }
 
 }  // namespace perbit

@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "bits.hpp"
+#include "compilers.hpp"
 
 namespace perbit::PERBIT_ARCH {
 
@@ -159,7 +160,7 @@ private:
             _mm256_store_si256((__m256i*)(first + at), Murmur8::times(block, hashes));
             _mm256_store_si256((__m256i*)(pattern + at), Murmur8::finish(key, seed + 1));
         }
-#pragma GCC unroll 4
+        PERBIT_UNROLL(4)
         for (size_t i = 0; i < at; i++) {
             const __m256i bit = _mm256_srli_epi32(_mm256_mullo_epi32(_mm256_set1_epi32(int(pattern[i])), salts), 27);
             const __m256i stored = _mm256_loadu_si256((const __m256i*)(words + first[i]));

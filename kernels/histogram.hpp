@@ -10,6 +10,7 @@
 #include <immintrin.h>
 #endif
 
+#include "compilers.hpp"
 #include "entropy_api.hpp"
 
 namespace perbit::PERBIT_ARCH {
@@ -62,7 +63,7 @@ struct BitCounter {
     }
 
     void count_out(__m256i bits, uint64_t weight) {
-#pragma GCC unroll 8
+        PERBIT_UNROLL(8)
         for (int position = 7; position >= 0; --position) {
             counts[position] += weight * static_cast<unsigned>(_mm_popcnt_u32(static_cast<unsigned>(_mm256_movemask_epi8(bits))));
             bits = _mm256_add_epi8(bits, bits);
@@ -72,9 +73,9 @@ struct BitCounter {
     template <class Load>
     void add_sixteen(const Load& vector) {
         __m256i two[2], four[2], eight[2], sixteen;
-#pragma GCC unroll 2
+        PERBIT_UNROLL(2)
         for (int h = 0; h < 2; ++h) {
-#pragma GCC unroll 2
+            PERBIT_UNROLL(2)
             for (int q = 0; q < 2; ++q) {
                 const int at = 8 * h + 4 * q;
                 add(two[0], ones, vector(at), vector(at + 1));

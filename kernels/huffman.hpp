@@ -90,7 +90,7 @@ void huffman_put_streams(const Coder& coder, const uint32_t* codes, const Symbol
     BitWriter writers[K];
     const Symbol* from[K];
     size_t shortest = n;
-    unroll<K>([&](auto k) __attribute__((always_inline)) {
+    unroll<K>([&](auto k) PERBIT_INLINE_LAMBDA {
         const Segment segment(n, streams, first + k);
         from[k] = symbols + segment.begin;
         writers[k].p = buffer + static_cast<size_t>(first + k) * stride;
@@ -99,13 +99,13 @@ void huffman_put_streams(const Coder& coder, const uint32_t* codes, const Symbol
     Seen seen;
     size_t i = 0;
     for (; i + Coder::STEP <= shortest; i += Coder::STEP) {
-        unroll<K>([&](auto k) __attribute__((always_inline)) {
+        unroll<K>([&](auto k) PERBIT_INLINE_LAMBDA {
             coder.put(from[k] + i, writers[k], seen);
             writers[k].flush();
         });
     }
     const SingleCoder<1> single{codes};
-    unroll<K>([&](auto k) __attribute__((always_inline)) {
+    unroll<K>([&](auto k) PERBIT_INLINE_LAMBDA {
         const size_t size = Segment(n, streams, first + k).size();
         for (size_t j = i; j < size; ++j) {
             single.put(from[k] + j, writers[k], seen);
@@ -218,21 +218,21 @@ bool huffman_take_rounds(const Taker& taker, StreamReader<Symbol>* readers) {
         const uint8_t* data[K];
         size_t at[K];
         Symbol* out[K];
-        unroll<K>([&](auto k) __attribute__((always_inline)) {
+        unroll<K>([&](auto k) PERBIT_INLINE_LAMBDA {
             data[k] = readers[k].data, at[k] = readers[k].at, out[k] = readers[k].out;
         });
         for (size_t r = 0; r < rounds; ++r) {
             uint64_t window[K];
-            unroll<K>([&](auto k) __attribute__((always_inline)) {
+            unroll<K>([&](auto k) PERBIT_INLINE_LAMBDA {
                 window[k] = load_u64(data[k] + (at[k] >> 3)) >> (at[k] & 7);
             });
-            unroll<Taker::STEPS * K>([&](auto step) __attribute__((always_inline)) {
+            unroll<Taker::STEPS * K>([&](auto step) PERBIT_INLINE_LAMBDA {
                 constexpr int k = step % K;
                 taker.take(window[k], at[k], out[k]);
             });
         }
         bool moved = true;
-        unroll<K>([&](auto k) __attribute__((always_inline)) {
+        unroll<K>([&](auto k) PERBIT_INLINE_LAMBDA {
             moved = moved && static_cast<size_t>(out[k] - readers[k].out) >= rounds * Taker::STEPS;
             readers[k].at = at[k];
             readers[k].out = out[k];

@@ -7,19 +7,13 @@
 #include <string>
 
 #include "backend.hpp"
+#include "cpu.hpp"
 
 namespace nb = nanobind;
 
 namespace perbit {
 
-bool cpu_has_avx2() {
-#ifdef PERBIT_HAVE_AVX2
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
-           __builtin_cpu_supports("lzcnt") && __builtin_cpu_supports("popcnt") && __builtin_cpu_supports("sse4.2");
-#else
-    return false;
-#endif
-}
+bool cpu_has_avx2() { return cpu_runs_avx2(); }
 
 static std::atomic<bool> avx2_in_use{cpu_has_avx2()};
 

@@ -3,6 +3,7 @@
 
 #include "bits.hpp"
 #include "bloom.hpp"
+#include "counted.hpp"
 #include "crc32c.hpp"
 #include "deadzone.hpp"
 #include "dequantize.hpp"

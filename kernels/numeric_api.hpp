@@ -37,6 +37,7 @@ void match_patterns(const float* x, size_t n, size_t length, const float* signs,
                     float* agreement);
 void multiply_pairs(const float* pairs, size_t count, size_t rows, size_t columns, float* out);
 void add_pairs(const float* left, const float* right, size_t count, size_t rows, size_t columns, float* out);
+void mix_planes(const float* matrix, const float* planes, size_t taps, size_t n, float* out);
 
 template <class S>
 void trellis_encode(const float* x, size_t n, const TrellisModel& model, S* out);
@@ -63,6 +64,10 @@ void golomb_decode(const uint8_t* data, size_t size, size_t count, unsigned b, u
 
 std::vector<uint8_t> gaps_encode(const uint32_t* positions, size_t count, uint64_t n);
 void gaps_decode(const uint8_t* data, size_t size, size_t count, uint64_t n, uint32_t* out);
+std::vector<uint8_t> counted_encode(const uint32_t* positions, const uint32_t* counts, size_t chunks, uint64_t chunk,
+                                    uint64_t n);
+void counted_decode(const uint8_t* data, size_t size, const uint32_t* counts, size_t chunks, uint64_t chunk, uint64_t n,
+                    uint32_t* out);
 std::vector<uint8_t> eliasfano_encode(const uint32_t* positions, size_t count, unsigned low_bits, uint64_t n);
 void eliasfano_decode(const uint8_t* data, size_t size, size_t count, unsigned low_bits, uint64_t n, uint32_t* out);
 

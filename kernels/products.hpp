@@ -55,4 +55,21 @@ void add_pairs(const float* left, const float* right, size_t count, size_t rows,
     }
 }
 
+// Values of `taps` frequencies, plane after plane, become those of as many taps, side by side: one pass, by sums in the order of the planes.
+void mix_planes(const float* matrix, const float* planes, size_t taps, size_t n, float* out) {
+    constexpr size_t STRETCH = 64;
+    float sums[STRETCH];
+    for (size_t begin = 0; begin < n; begin += STRETCH) {
+        const size_t width = std::min(STRETCH, n - begin);
+        for (size_t tap = 0; tap < taps; tap++) {
+            std::fill(sums, sums + width, 0.0f);
+            if (width == STRETCH)
+                add_row<STRETCH>(matrix + tap, taps, planes + begin, taps, n, width, sums);
+            else
+                add_row<0>(matrix + tap, taps, planes + begin, taps, n, width, sums);
+            for (size_t i = 0; i < width; i++) out[(begin + i) * taps + tap] = sums[i];
+        }
+    }
+}
+
 }  // namespace perbit::PERBIT_ARCH

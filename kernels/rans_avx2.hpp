@@ -119,7 +119,7 @@ inline void put_groups_small(const uint8_t* symbols, size_t groups, const RansEn
         multiplier_planes.look_up(group, multiplier);
         freq_bias_planes.look_up(group, packed);
         widen_bytes(shift_bytes, shift);
-        unroll<VECTORS>([&](auto step) __attribute__((always_inline)) {
+        unroll<VECTORS>([&](auto step) PERBIT_INLINE_LAMBDA {
             constexpr int k = VECTORS - 1 - step;
             // The bias leaves at the top: 16 + (32 - bits) > 32.
             const EncodeFields fields{multiplier[k], _mm256_sll_epi32(packed[k], threshold_shift),
@@ -162,7 +162,7 @@ void put_groups_large(const Symbol* symbols, size_t groups, const RansEncoder& m
     States states(writer.state);
     uint8_t* p = writer.p;
     for (size_t g = groups; g-- > 0;) {
-        unroll<VECTORS>([&](auto step) __attribute__((always_inline)) {
+        unroll<VECTORS>([&](auto step) PERBIT_INLINE_LAMBDA {
             constexpr int k = VECTORS - 1 - step;
             EncodeFields fields;
             seen = _mm256_or_si256(seen, load_fields(model.entries, symbols + 32 * g + 8 * k, fields));
@@ -347,7 +347,7 @@ size_t take_groups_large(const Slot* symbol_of_slot, const RansDecoder& model, R
     size_t g = 0;
     for (; g < groups && reader.end - p >= GROUP_BYTES; ++g) {
         __m256i payload[VECTORS];
-        unroll<VECTORS>([&](auto k) __attribute__((always_inline)) {
+        unroll<VECTORS>([&](auto k) PERBIT_INLINE_LAMBDA {
             const __m256i x = states.x[k], slots = _mm256_and_si256(x, mask);
             __m256i freq_start;
             load_entries(symbol_of_slot, model.entries, slots, freq_start, payload[k]);

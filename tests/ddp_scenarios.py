@@ -131,7 +131,7 @@ def pickled(spec: str) -> tuple[list[int], list[int]]:
 def on_fake_device(spec: str, steps: int, is_early: bool, staging: type[Copied] = Copied) -> dict[str, Any]:
     """Training whose buckets are treated as if they were on a device that does everything as late, or as early, as it may."""
     usual = ddp.staging_for
-    ddp.staging_for = lambda device: staging(FakeDevice(is_early))
+    ddp.staging_for = lambda device, codec=None: staging(FakeDevice(is_early))
     try:
         return train(spec, steps)
     finally:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import zlib
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from ddp_scenarios import error_of, error_while_rank_1_hangs, metrics_of, network, tensors
@@ -30,9 +32,10 @@ def sharded(model: nn.Module) -> nn.Module:
 class Training:
     """Digits, a share for each rank."""
 
-    def __init__(self, spec: str | None) -> None:
+    def __init__(self, spec: str | None, **options: Any) -> None:
         self.model = sharded(network())
-        self.state = None if spec is None else fsdp.compress(self.model, spec)
+        coded = spec is not None or options
+        self.state = fsdp.compress(self.model, spec, **options) if coded else None
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.2, momentum=0.8)
         data = load("digits")
         self.x, self.y = (part[dist.get_rank() :: dist.get_world_size()] for part in tensors(data.train))
@@ -55,23 +58,34 @@ class Training:
         return crc
 
 
-def train(spec: str | None, steps: int) -> dict[str, Any]:
-    training = Training(spec)
+def train(spec: str | None, steps: int, options: dict[str, Any] | None = None) -> dict[str, Any]:
+    training = Training(spec, **(options or {}))
     result: dict[str, Any] = {"losses": [training.step(number) for number in range(steps)]}
     result["checksum"] = training.checksum()  # before another forward pass gathers the parameters of the root
     x, y = training.test
     result["accuracy"] = float((training.model(x).argmax(1) == y).float().mean())
     if training.state:
         result |= {"ratio": training.state.ratio, "modules": training.state.modules}
+        result |= {"parameter_ratio": training.state.parameter_ratio, "metrics": training.state.metrics()}
+        result["copies"] = copies(training.state)
     return result
+
+
+def copies(state: fsdp.State) -> int:
+    """A checksum of what this rank holds of all shards."""
+    crc = 0
+    for followed in state.followed.values():
+        assert followed.copy is not None
+        crc = zlib.crc32(followed.copy.tobytes(), crc)
+    return crc
 
 
 def metrics_of_steps(spec: str) -> list[dict[str, float]]:
     return metrics_of(Training(spec))
 
 
-def resume(spec: str) -> tuple[list[int], list[int]]:
-    whole, first, second = Training(spec), Training(spec), Training(spec)
+def resume(spec: str, **options: Any) -> tuple[list[int], list[int]]:
+    whole, first, second = (Training(spec, **options) for _ in range(3))
     uninterrupted, interrupted = [], []
     for number in range(6):
         whole.step(number)
@@ -83,7 +97,10 @@ def resume(spec: str) -> tuple[list[int], list[int]]:
     assert second.state is not None
     second.model.load_state_dict(first.model.state_dict())
     second.optimizer.load_state_dict(first.optimizer.state_dict())
-    second.state.load_state_dict(first.state.state_dict())
+    saved = io.BytesIO()
+    torch.save(first.state.state_dict(), saved)
+    saved.seek(0)
+    second.state.load_state_dict(torch.load(saved, weights_only=True))
     for number in range(3, 6):
         second.step(number)
         interrupted.append(second.checksum())
@@ -189,6 +206,122 @@ def nonfinite() -> list[bool]:
     return finite
 
 
+def resume_both_ways() -> tuple[list[int], list[int]]:
+    return resume("topk(0.05) | qsgd(15) | rans", parameters="qsgd(7) | rans")
+
+
+def parameters_followed() -> dict[str, float]:
+    """How far what the ranks hold is from the parameters, when these no longer change; one that is coded exactly, at once."""
+    model = Product(**SHAPES)
+    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    state = fsdp.compress(model, None, parameters="uniform(3) | rans")
+    seen: list[dict[str, torch.Tensor]] = []
+    model.register_forward_hook(lambda *_: seen.append({n: p.detach().clone() for n, p in model.named_parameters()}))
+    generator = torch.Generator().manual_seed(1)
+    far: dict[str, float] = {}
+    for step in range(6):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                local = parameter.to_local()
+                local.add_((1.0, 0.1, 0.0)[min(step, 2)] * torch.randn(local.shape, generator=generator) + 1e-6)
+        model(normal(0, 0))
+        model.reshard()
+        whole = {n: p.full_tensor() for n, p in model.named_parameters()}
+        far = {n: float((seen[-1][n] - whole[n]).abs().max()) for n in SHAPES}
+        if step == 0:
+            assert max(far.values()) == 0  # the first time everything travels as it is
+        if step == 1:
+            assert far["matrix"] > 1e-2
+            assert far["bias"] == 0
+    before = state.parameter_traffic.sent_bytes
+    model(normal(0, 0))
+    far["unchanged"] = state.parameter_traffic.sent_bytes - before
+    model.reshard()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.to_local().normal_(std=3.0, generator=generator)
+    model(normal(0, 0))
+    model.reshard()
+    loaded = model.matrix.full_tensor()
+    far["loaded"] = float((seen[-1]["matrix"] - loaded).abs().max())
+    return far
+
+
+def divided(factor: float, spec: str = "raw", accumulate: int = 1) -> float:
+    """How far gradients are from the sum over ranks and passes, divided by a factor of the user's."""
+    model, _ = chosen(spec)
+    model.set_gradient_divide_factor(factor)
+    for _ in range(accumulate):
+        model(normal(0, dist.get_rank())).backward()
+    world, came = dist.get_world_size(), whole_gradients(model)
+    return max(float((came[n] - accumulate * world / factor * mean(0)[n]).abs().max()) for n in SHAPES)
+
+
+def reduced_in(dtype: torch.dtype) -> float:
+    """Gradients that are cast, or divided after the reduction, are read at once."""
+    model = Product(**SHAPES)
+    policy = MixedPrecisionPolicy(reduce_dtype=dtype)
+    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)), mp_policy=policy)
+    fsdp.compress(model, "raw")
+    model(normal(0, dist.get_rank())).backward()
+    return max(float((came - mean(0)[name]).abs().max()) for name, came in whole_gradients(model).items())
+
+
+def replicated(spec: str) -> dict[str, Any]:
+    """Two replicas of two shards: the mean over all four ranks, of which only the hop between replicas is coded."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    torch.manual_seed(dist.get_rank() // 2)  # replicas begin with different parameters
+    model = Product(**SHAPES)
+    with torch.no_grad():
+        model.matrix.normal_()
+    fully_shard(model, mesh=mesh["shard"])
+    state = fsdp.compress(model, spec, replicas=mesh["replicate"], parameters="uniform(4) | rans")
+    came = {name: torch.zeros(shape) for name, shape in SHAPES.items()}
+    meant = {name: torch.zeros(shape) for name, shape in SHAPES.items()}
+    for step in range(3):
+        model.zero_grad()
+        model(normal(step, dist.get_rank())).backward()
+        for name, gradient in whole_gradients(model).items():
+            came[name] += gradient
+            meant[name] += mean(step)[name]
+    for name, memory in state.memories.arrays.items():  # of the own shard; mean over replicas
+        kept = torch.from_numpy(memory).clone()
+        dist.all_reduce(kept, group=mesh["replicate"].get_group())
+        parts = [torch.empty_like(kept) for _ in range(2)]
+        dist.all_gather(parts, kept, group=mesh["shard"].get_group())
+        shape = SHAPES[name]
+        came[name] += torch.cat([part.view(-1, *shape[1:]) for part in parts])[: shape[0]] / 2
+    model.reshard()
+    crc = 0
+    for parameter in model.parameters():
+        crc = zlib.crc32(parameter.full_tensor().detach().numpy().tobytes(), crc)
+    far = {name: float((came[name] - meant[name]).abs().max()) for name in SHAPES}
+    return {"far": far, "checksum": crc, "ratio": state.ratio}
+
+
+class Pair(nn.Module):
+    """Two modules, one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Product(matrix=SHAPES["matrix"]), Product(bias=(33,), other=(60, 40))
+
+    def forward(self, given: dict[str, torch.Tensor]) -> torch.Tensor:
+        matrix, *others = given
+        return self.first({matrix: given[matrix]}) + self.second({name: given[name] for name in others})
+
+
+def grouped() -> dict[str, float]:
+    """Two modules that FSDP communicates together, as norm and head of a transformer."""
+    model, mesh = Pair(), init_device_mesh("cpu", (dist.get_world_size(),))
+    fully_shard([model.first, model.second], mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    fsdp.compress(model, "topk(0.01)", parameters="uniform(4)")
+    model(normal(0, dist.get_rank())).backward()
+    came = {name.split(".")[1]: gradient for name, gradient in whole_gradients(model).items()}
+    return {name: float((gradient - mean(0)[name]).abs().max()) for name, gradient in came.items()}
+
+
 def hanging(path: str) -> str | None:
     """Rank 1 hangs between its forward and its backward pass, where all that FSDP waits for are coded gradients."""
     model, _ = chosen("topk(0.1)")
@@ -199,3 +332,32 @@ def hanging(path: str) -> str | None:
 
 def not_sharded() -> str:
     return str(error_of(lambda: fsdp.compress(network(), "topk(0.1)")))
+
+
+def nothing_to_code() -> str:
+    model = sharded(network())
+    return str(error_of(lambda: fsdp.compress(model, None)))
+
+
+def overlap(path: str) -> bool:
+    """Rank 1 starts its backward pass only when rank 0 has computed its first layer's gradient: with a reduce-scatter that waits, it never would.
+
+    Parameters stay gathered, so that nothing but gradients is waited for. In a step before, the ranks make their group together.
+    """
+    store = dist.FileStore(path, 2)
+    store.set_timeout(timedelta(seconds=60))
+    model, mesh = nn.Sequential(*[nn.Linear(100, 100) for _ in range(3)]), init_device_mesh("cpu", (2,))
+    for layer in model:
+        fully_shard(layer, mesh=mesh, reshard_after_forward=False)
+    fully_shard(model, mesh=mesh, reshard_after_forward=False)
+    fsdp.compress(model, "topk(0.1)")
+    for step in range(3):
+        model.zero_grad()
+        x = torch.ones(2, 100, requires_grad=True)
+        if dist.get_rank() == 0:
+            x.register_hook(lambda gradient, step=step: store.set(f"computed {step}", "yes"))
+        loss = model(x).sum()
+        if dist.get_rank() == 1 and step > 0:
+            store.wait([f"computed {step}"])
+        loss.backward()
+    return all(gradient.isfinite().all() for gradient in whole_gradients(model).values())

@@ -67,7 +67,12 @@ def train(options: dict[str, Any], steps: int, dtype: str = "float32") -> dict[s
     digests = [training.step(number) for number in range(steps)]
     x, y = training.test
     accuracy = float((training.model(x.to(getattr(torch, dtype))).argmax(1) == y).float().mean())
-    return {"digests": digests, "accuracy": accuracy, "metrics": training.outer.metrics()}
+    return {
+        "digests": digests,
+        "accuracy": accuracy,
+        "metrics": training.outer.metrics(),
+        "shared": training.outer.model.digest(),
+    }
 
 
 def resume(options: dict[str, Any], before: int, after: int) -> tuple[list[int], list[int]]:
@@ -105,6 +110,43 @@ def by_hand(rounds: int) -> dict[str, Any]:
     return {"w": found, "frozen": float(model.frozen[0]), "mean": float(model.mean[0]), "count": int(model.count)}
 
 
+class Pair(nn.Module):
+    """Two tensors of equal size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = (nn.Parameter(torch.zeros(40, 30)) for _ in range(2))
+
+
+def streaming() -> tuple[list[float], list[float], list[float]]:
+    """Rank r moves by -(r + 1) in every step; the outer optimizer takes the mean."""
+    model = Pair()
+    outer = LocalSteps(model, "raw", every=4, outer=mean_of_models, fragments=2, delay=1, keep=0.5)
+    found: tuple[list[float], list[float]] = ([], [])
+    for _ in range(5):
+        with torch.no_grad():
+            for x in (model.a, model.b):
+                x -= dist.get_rank() + 1
+        outer.step()
+        for values, x in zip(found, (model.a, model.b), strict=True):
+            values.append(float(x[3, 4]))
+    return *found, [float(x.detach()[0, 0]) for x in outer.shared.values()]
+
+
+def overlapped() -> tuple[int, int]:
+    """Rank 0 trains on after a fragment has left, and only then does rank 1 take part in the exchange: it would hang if rank 0 waited."""
+    model = Pair()
+    outer = LocalSteps(model, "uniform(4)", every=6, outer=mean_of_models, fragments=2, delay=2)
+    for _ in range(4 if dist.get_rank() == 0 else 2):  # the first fragment leaves after step 3
+        outer.step()
+    dist.barrier()  # the training loop's own collectives do not meet those of the exchange
+    for _ in range(2 if dist.get_rank() == 0 else 4):
+        outer.step()
+    outer.synchronize()
+    assert outer.metrics()["stalled_seconds"] > 0
+    return outer.model.digest(), digest(model)
+
+
 def diverged() -> dict[str, Any]:
     """Rank 1 has NaN in the second of three rounds."""
     model = Moved()
@@ -135,5 +177,8 @@ def refused() -> list[str]:
         lambda: LocalSteps(model.requires_grad_(False), "topk(0.1)", every=1),
         lambda: perbit.outer.preset("dilocco", model),
         lambda: perbit.outer.preset("diloco", model, evry=3),
+        lambda: LocalSteps(network(), "topk(0.1)", every=10, fragments=2, delay=5),
+        lambda: LocalSteps(network(), "topk(0.1)", every=10, keep=0.5),
+        lambda: LocalSteps(network(), "topk(0.1)", every=10, fragments=9),
     ]
     return [str(error_of(action)) for action in actions]

@@ -16,7 +16,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 PRELOADED = ["perbit.engines.ddp", "perbit.engines.fsdp", "perbit.sim.data", "sklearn.datasets", "torch._dynamo"]
-SECONDS = 120  # no scenario takes nearly as long: whoever waits longer waits for ever
+SECONDS = 300  # no scenario takes nearly as long, even on cores that many share: whoever waits longer waits for ever
 
 
 class Ranks:

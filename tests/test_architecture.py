@@ -15,7 +15,8 @@ import perbit
 
 PACKAGE = Path(perbit.__file__).parent
 HEAVY = {
-    "torch", "flwr", "nvflare", "matplotlib", "rich", "sklearn", "scipy", "constriction", "ml_dtypes", "safetensors", "hypothesis", "pytest",
+    "torch", "triton", "torchft", "flwr", "nvflare", "transformers",
+    "matplotlib", "rich", "sklearn", "scipy", "constriction", "ml_dtypes", "safetensors", "hypothesis", "pytest",
 }  # fmt: skip
 FOUNDATION = {"numpy", "zstandard", "perbit"} | {
     "ml_dtypes",

@@ -155,7 +155,9 @@ def test_a_frame_of_bfloat16_can_be_inspected_without_ml_dtypes(
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     tensors = json_of(capsys, "inspect", "m.pbit")["tensors"]
     assert [tensor["dtype"] for tensor in tensors] == ["bfloat16", "bfloat16"]
-    assert "bfloat16 needs the package ml_dtypes: pip install perbit[files]" in complaint_of(capsys, "decode", "m.pbit")
+    assert 'bfloat16 needs the package ml_dtypes: pip install "perbit[files]"' in complaint_of(
+        capsys, "decode", "m.pbit"
+    )
 
 
 def test_without_safetensors_the_extra_is_named(
@@ -163,7 +165,7 @@ def test_without_safetensors_the_extra_is_named(
 ) -> None:
     save_file({"w": X}, "m.safetensors")
     monkeypatch.setitem(sys.modules, "safetensors", None)
-    assert "pip install perbit[files]" in complaint_of(capsys, "encode", "m.safetensors", "raw")
+    assert 'pip install "perbit[files]"' in complaint_of(capsys, "encode", "m.safetensors", "raw")
 
 
 def piped(data: bytes, *arguments: str) -> bytes:

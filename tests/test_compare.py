@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import perbit
@@ -23,6 +24,7 @@ from perbit.sim.compare import config, recipe, search, summary
 from perbit.sim.compare.config import ConfigError
 from perbit.sim.compare.links import Link, round_seconds
 from perbit.sim.federated import ledger, run
+from perbit.sim.federated.settings import Method
 
 pytest.importorskip("torch")
 
@@ -272,26 +274,47 @@ def test_tune_meets_the_budget(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = [
-        method
-        for method in search.candidates()
-        if method.up in ("fp16", "qsgd(1) | rans", "topk(0.1) | mwl2(bits=2, m=2) | rans")
+        Method("fp16", "fedavg", "fp16"),
+        Method("3 levels", "qsgd", "qsgd(1) | rans"),
+        Method("sparse", "co3", "topk(0.1) | mwl2(bits=2, m=2) | rans", options={"decay": 1.0}),
     ]
-    monkeypatch.setattr("perbit.commands.tune.candidates", lambda: few)
+    monkeypatch.setattr("perbit.commands.tune.candidates", lambda tensors, bits: few)
     options = ["--model", "mlp", "--rounds", "6", "--clients", "3", "--train-samples", "120", "--test-samples", "50"]
-    command = ["tune", "--budget-mb", "0.07", *options, "-o", str(tmp_path), "--processes", "1"]
+    command = ["tune", "--budget-mb", "0.07", "--seeds", "0", "1", *options, "-o", str(tmp_path), "--processes", "1"]
     assert main([*command, "--json"]) == 0
     best = json.loads(capsys.readouterr().out)
     assert best["mb_up"] <= 0.07
     assert best["up"] != "fp16"
+    assert best["finals"][0]["name"] == "float32"
+    assert [t["fate"] for t in best["tried"] if t["method"]["name"] == "fp16"] == ["over the budget"]
+    assert len(json.loads((tmp_path / "results.json").read_text())["runs"]) == 2 * len(best["finals"])
+    assert (tmp_path / "tried.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "report.html").is_file()
     assert main([*command, "--resume"]) == 0
-    pasted = "[[methods]]" + capsys.readouterr().out.partition("[[methods]]")[2].partition("Flower:")[0]
+    said = capsys.readouterr().out
+    assert "float32" in (tmp_path / "table.txt").read_text()
+    assert "Beside float32:" in said
+    pasted = "[[methods]]" + said.partition("[[methods]]")[2].partition("Flower:")[0]
     found = config.parse(pasted).methods[0]
     assert (found.up, found.whole_model) == (best["up"], best.get("whole_model", False))
     assert main(["tune", "--budget-mb", "0"]) == 2
 
 
+TENSORS = {"a": np.zeros((64, 64), np.float32), "b": np.zeros((100, 64), np.float32), "bias": np.zeros(64, np.float32)}
+
+
+def test_tune_knows_rules_low_rank_and_budgets() -> None:
+    made = search.candidates(TENSORS, 20_000)
+    assert any(method.rules == {"size:6400..": "topk(0.01) | qsgd(7) | rans"} for method in made)
+    assert any(method.up.startswith("lowrank(") for method in made)
+    assert {method.up for method in made if method.budget_bits} == {"topk(?) | mwl2(bits=2, m=2) | rans", "rd(?)"}
+    assert len({method.name for method in made}) == len(made)
+    tight = search.candidates({"a": TENSORS["a"]}, 50)  # no message is so short, and there is no second size
+    assert not any(method.rules or method.budget_bits for method in tight)
+
+
 def test_what_tune_prints_to_paste_is_the_method() -> None:
-    for method in search.candidates():
+    for method in search.candidates(TENSORS, 20_000):
         assert replace(config.parse(recipe.toml(method)).methods[0], name=method.name) == method
 
 
@@ -312,7 +335,8 @@ def test_advice_names_the_cheapest_close_method() -> None:
     )
     assert summary.recommended([row, close]) is close
     assert summary.advice([row, far]).startswith("No method stays within a point")
-    assert "Try a smaller rate" in summary.advice([row])
+    assert "Nothing was compressed" in summary.advice([row])
+    assert "Try a smaller rate" in summary.advice([row, replace(far, diverged=True)])
 
 
 def test_advice_says_whether_seeds_tell_the_method_from_float32() -> None:

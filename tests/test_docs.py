@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
@@ -103,10 +107,43 @@ def test_every_preset_is_in_the_table_of_presets() -> None:
 
 @pytest.mark.parametrize("name", [*perbit.presets.PRESETS, *OWN_CODECS])
 def test_every_preset_and_codec_is_in_the_bibliography(name: str) -> None:
-    without_source = {"sgd", "raw", "pack", "auto", "gaps", "raw32"}
+    without_source = {"sgd", "raw", "pack", "auto", "gaps", "counted", "raw32"}
     assert name in without_source or f"`{name}`" in (DOCS / "bibliography.md").read_text()
 
 
 def test_every_module_that_moved_is_listed() -> None:
     text = (DOCS / "versioning.md").read_text()
     assert {f"`{name}`" for pair in NEW_NAMES.items() for name in pair} <= set(re.findall(r"`perbit[\w.]*`", text))
+
+
+def test_the_tests_that_the_page_on_security_names_are_there() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (DOCS / "security.md").read_text()))
+    there = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    assert len(named) > 30
+    assert not [name for name in named if f"def {name}(" not in there]
+
+
+def test_the_codec_reference_is_what_the_codecs_say() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "codec_reference.py", "--check"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_site_has_every_page_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    """`make docs`: a link or an anchor that leads nowhere fails the strict build."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    built = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    assert not [
+        page for page in built if not (tmp_path / page.replace("README.md", "index.md")).with_suffix(".html").exists()
+    ]
+    loaded = r"<(?:script|img|link|iframe)\b[^>]*(?:src|href)=[\"']?(https?:[^\"'> ]+)"
+    for page in tmp_path.rglob("*.html"):
+        assert not re.findall(loaded, page.read_text()), page.name
+    texts = json.loads((tmp_path / "search" / "search_index.json").read_text())["docs"]
+    assert any("error memory" in text["text"] for text in texts)

@@ -34,6 +34,7 @@ def without(missing: list[str], *arguments: str, cwd: Path) -> subprocess.Comple
         ("torch", ["compare", "demo"], "perbit[sim]"),
         ("torch", ["train"], "perbit[sim]"),
         ("torch", ["tune", "--budget-mb", "1"], "perbit[sim]"),
+        ("ray", ["compare", "demo", "--ray", "auto"], "perbit[ray]"),
         ("threadpoolctl", ["train", "--rounds", "1"], "perbit[sim]"),
         ("sklearn", ["train", "--rounds", "1"], "perbit[sim]"),
         ("matplotlib", ["fit", "x.npy", "--plot", "x.png"], "perbit[report]"),
@@ -58,7 +59,10 @@ def test_a_command_without_its_package_names_the_extra(
         ("engines.ddp", "torch", "torch"),
         ("engines.fsdp", "torch", "torch"),
         ("engines.nvflare", "nvflare", "nvflare"),
+        ("engines.grace", "torch", "torch"),
         ("torch", "torch", "torch"),
+        ("outer", "torch", "torch"),
+        ("outer.elastic", "torchft", "torchft"),
     ],
 )
 def test_an_engine_without_its_package_names_the_extra(room: str, missing: str, extra: str) -> None:
@@ -72,3 +76,10 @@ def test_the_extras_are_those_of_the_project() -> None:
     names = {"sklearn": "scikit-learn"}
     for package, extra in EXTRAS.items():
         assert any(wanted.startswith(names.get(package, package)) for wanted in project[extra]), package
+
+
+def test_perbit_itself_is_light() -> None:
+    """numpy, zstandard and the kernels: no framework, and nothing of an extra."""
+    code = f"import sys, perbit; print(*({set(EXTRAS)!r} | {{'pandas', 'hypothesis'}}) & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

@@ -19,7 +19,7 @@ from flower_cluster import EXAMPLE
 from test_flower_runs import Simulation
 
 ROUNDS = int(os.environ.get("PERBIT_TEST_ROUNDS", "50"))
-CONFIG = f"rounds={ROUNDS} hidden=64 evaluate=false min-nodes=5 local-epochs=1 max-norm=5.0"
+CONFIG = f"rounds={ROUNDS} hidden=64 evaluate=false min-nodes=5 local-epochs=1 max-norm=5.0 timeout=20"
 
 
 def outcome(folder: Path, mode: str) -> dict[str, Any]:
@@ -29,9 +29,11 @@ def outcome(folder: Path, mode: str) -> dict[str, Any]:
     project = app / "pyproject.toml"
     project.write_text(project.read_text().replace("digits_app.client_app:app", "digits_app.hostile_app:app"))
     with Simulation(folder) as env:
-        command = ["flwr", "run", str(app), "local", "--stream", "--federation-config", "num-supernodes=5"]
+        # as many at once as nodes: who answers for another must be there at the same time
+        federation = "num-supernodes=5 init-args-num-cpus=5 client-resources-num-cpus=1"
+        command = ["flwr", "run", str(app), "local", "--stream", "--federation-config", federation]
         config = f'{CONFIG} result="{result}"'
-        env = {**env, "PERBIT_TEST_HOSTILE": mode}
+        env = {**env, "PERBIT_TEST_HOSTILE": mode, "PERBIT_TEST_SHARED": str(folder)}
         done = subprocess.run([*command, "--run-config", config], env=env, capture_output=True, text=True, timeout=1800)
     assert result.exists(), done.stdout + done.stderr
     found: dict[str, Any] = json.loads(result.read_text())
@@ -48,4 +50,5 @@ def test_a_hostile_client_changes_nothing(tmp_path: Path) -> None:
     assert other > last - 3 * noise
     assert attacked["n_dropped"] >= ROUNDS // 2
     assert attacked["n_too_large"] > 0
+    assert ROUNDS < 11 or list((tmp_path / "attacks").glob("taken-*"))  # answers in another node's name
     assert attacked["down_bytes"] < 2 * without["down_bytes"]

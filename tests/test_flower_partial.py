@@ -100,7 +100,7 @@ def whole_numbers(trained: Arrays) -> dict[str, Arrays]:
 
 @pytest.mark.parametrize("reply_of", [other_names, other_shapes, more_tensors, whole_numbers])
 def test_what_cannot_be_coded_goes_as_it_is(reply_of: Any, tmp_path: Path, warnings: pytest.LogCaptureFixture) -> None:
-    grid = grid_of(tmp_path, reply_of)
+    grid = grid_of(tmp_path, reply_of, down="raw")
     content = exchange(grid, 0)
     content = exchange(grid, 1)
     expected = reply_of({name: trained_from(1, shape) for name, shape in SHAPES.items()})

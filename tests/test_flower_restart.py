@@ -8,10 +8,12 @@ from typing import Any
 
 import psutil
 import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from flower_cluster import Cluster, wait_until
 from flower_network import Network, app_of, messages, start
 from perbit.engines.flower import CompressedGrid, perbit_mod
+from perbit.engines.flower.records import GOODBYE, RUN
 
 ROUNDS = 4
 
@@ -84,11 +86,22 @@ def test_a_server_app_that_is_killed_goes_on(tmp_path: Path) -> None:
         )
 
 
-def test_a_grid_made_anew_goes_on_with_the_same_nodes(tmp_path: Path) -> None:
-    """In one process: the second grid has a run of another number, but the nodes are told under which they began."""
+def stop_in_a_round(grid: CompressedGrid, moment: str) -> None:
+    """Go on with a round as far as the moment at which the server is killed."""
+    if moment == "between rounds":
+        return
+    sent = list(grid.push_messages(messages(1, 2, value=1)))
+    n_taken = {"sent": 0, "one answer taken": 1, "all answers taken": 2}[moment]
+    assert len(list(grid.pull_messages(sent[:n_taken]))) == n_taken
+
+
+@pytest.mark.parametrize("moment", ["between rounds", "sent", "one answer taken", "all answers taken"])
+def test_a_grid_made_anew_goes_on_with_the_same_nodes(moment: str, tmp_path: Path) -> None:
+    """In one process: the second grid has a run of another number, but the nodes are told under which secret they began."""
     network = Network(app_of(perbit_mod(tmp_path / "nodes")))
     grid = CompressedGrid(network, folder=tmp_path / "server")
     start(grid, rounds=3)
+    stop_in_a_round(grid, moment)
     model = grid.session.tensors
     grid.session.close()
     grid._members.clear()  # no goodbye, as from a process that was killed
@@ -116,3 +129,24 @@ def test_a_run_that_fails_keeps_its_folder(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         fail()
     assert CompressedGrid(network, folder=tmp_path / "server").session.has_model
+
+
+def test_another_server_app_cannot_name_what_a_node_keeps_of_this_run(tmp_path: Path) -> None:
+    """A goodbye of another run deletes nothing: not by the run's number, nor by what the folders are called."""
+    network = Network(app_of(perbit_mod(tmp_path / "nodes")))
+    grid = CompressedGrid(network, folder=tmp_path / "server")
+    start(grid, rounds=1)
+    kept = sorted((tmp_path / "nodes").rglob("*.npz"))
+    assert kept
+    runs = {context.run_id for context in network.contexts.values()}
+    names = {path.parent.name.split("-")[0] for path in kept}
+    for node, context in network.contexts.items():
+        network.contexts[node] = type(context)(8, node, context.node_config, context.state, context.run_config)
+    for guess in (*runs, *names, "0" * 32, "../nodes"):
+        told = {GOODBYE: ConfigRecord(), RUN: ConfigRecord({"id": guess, "secret": guess})}
+        list(
+            network.send_and_receive([Message(RecordDict(told), node, "train") for node in network.contexts], timeout=5)
+        )
+    assert sorted((tmp_path / "nodes").rglob("*.npz")) == kept
+    grid.close()
+    assert not list((tmp_path / "nodes").iterdir())

@@ -10,10 +10,16 @@ import numpy as np
 import pytest
 
 import perbit
+from perbit import files
 from perbit.cli import main
 from perbit.coding import registry
 from perbit.coding.listing import arguments
+from perbit.commands.progress import Display
+from perbit.errors import SpecError
+from perbit.plan.budget import fit_budget
 from perbit.sim.compare.config import ConfigError, parse
+from perbit.sim.compare.pool import Report
+from perbit.sim.federated.settings import Task
 
 TASK = "[task]\nclients = 2\nrounds = 1\ntrain_samples = 60\ntest_samples = 20\n"
 METHOD = '[[methods]]\nname = "float32"\n'
@@ -83,3 +89,79 @@ def test_runs_are_not_discarded_unasked(command: list[str], capsys: pytest.Captu
     for option in ("--resume", "--fresh"):
         assert main([*command, option]) == 0
         assert json.loads(capsys.readouterr().out) == first
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a = " + "[" * 100_000, "nested too deeply"),
+        ("a = " + "{a = " * 5000 + "1" + "}" * 5000, "nested too deeply"),
+        ("seeds = [" + "9" * 5000 + "]", "too many digits"),
+        (f'seeds = [{1 << 63}]\n[[methods]]\nname = "a"', "below 2^63"),
+    ],
+    ids=["arrays", "tables", "digits", "seed"],
+)
+def test_a_hostile_comparison_is_one_sentence(text: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("hostile.toml").write_text(text)
+    assert main(["compare", "hostile.toml"]) != 0
+    complaint = capsys.readouterr().err
+    assert said in complaint
+    assert complaint.startswith("perbit: hostile.toml")
+    assert complaint.count("\n") == 1
+
+
+@pytest.mark.parametrize("seed", ["-1", str(1 << 63)])
+@pytest.mark.parametrize("command", [["train"], ["tune"], ["compare"]], ids=lambda command: command[0])
+def test_a_seed_that_cannot_be_is_refused(command: list[str], seed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    option = "--seeds" if command == ["compare"] else "--seed"
+    with pytest.raises(SystemExit):
+        main([*command, f"{option}={seed}"])
+    assert "below 2^63" in capsys.readouterr().err
+
+
+def test_a_number_of_thousands_of_digits_is_no_spec() -> None:
+    with pytest.raises(perbit.SpecError, match="at most 100 characters"):
+        perbit.encode(np.ones(4, np.float32), f"qsgd({'9' * 5000})")
+
+
+def test_fresh_discards_all_runs_before_the_first_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a run that is stopped early would leave some of the old ones, and --resume would take them for its own."""
+    Path("own.toml").write_text(TASK + METHOD + METHOD.replace("float32", "again"))
+    assert main(["compare", "own.toml", "--processes", "1", "--no-report"]) == 0
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("perbit.sim.compare.pool.run_all", stopped)
+    assert main(["compare", "own.toml", "--fresh", "--no-report"]) == 130
+    assert not list(Path("perbit-runs/own").glob("*/result.json"))
+
+
+@pytest.mark.parametrize("spec", ["rd(bits=?)", "rd(db=?)"])
+def test_a_parameter_that_no_budget_can_search_is_named(spec: str) -> None:
+    with pytest.raises(
+        SpecError, match=r"a budget cannot search (bits|db) in .*; leave another parameter open, as in rd\(\?\)"
+    ):
+        fit_budget({"w": np.ones((64, 64), np.float32)}, spec, n_bits=4000)
+
+
+def test_progress_shows_a_metric_as_it_is() -> None:
+    report = Report(0, 2, 4, -1.25, 1000)
+    for task, shown in ((Task(metric="mine:loss", rounds=4), "-1.25"), (Task(rounds=4), "-125.0%")):
+        display = Display(["x"], task, quiet=True)
+        display.rows[0].report = report
+        assert display.cells(display.rows[0], 0.0)[:2] == ("2/4", shown)
+
+
+def test_the_metadata_of_a_file_are_no_tensor_of_its_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, frame = str(tmp_path / "m.safetensors"), str(tmp_path / "m.pbit")
+    tensors = {"w": np.random.default_rng(0).normal(size=(40, 40)).astype(np.float32)}
+    files.write_tensors(Path(model), {**tensors, files.METADATA: files.as_metadata({"made": "by hand"})})
+    assert main(["encode", model, "uniform(4) | rans", "-o", frame]) == 0
+    for command in (["inspect", frame], ["plan", model, "uniform(4) | rans"], ["fit", model]):
+        capsys.readouterr()
+        assert main(command) == 0
+        said = capsys.readouterr().out
+        assert "__metadata__" not in said
+        assert ("(metadata of the file)" in said) == (command[0] != "fit")
+        assert "nothing to fit" not in said

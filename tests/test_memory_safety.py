@@ -25,7 +25,7 @@ SEE_THE_CALLERS_ARRAY = {
     "quantize_levels_random", "quantize_uniform", "quantize_uniform_random", "scalar_cost", "scan", "select_above", "to_half", "top_k",
 }  # fmt: skip
 SEE_THE_CALLERS_FRAME = {
-    "bloom_query", "crc32c", "eliasfano_decode", "from_half", "gaps_decode", "golomb_decode", "huffman_decode",
+    "bloom_query", "counted_decode", "crc32c", "eliasfano_decode", "from_half", "gaps_decode", "golomb_decode", "huffman_decode",
     "huffman_decode_table", "levels_decode", "levels_decode_table", "rans_decode", "rans_decode_table", "rans_read_table", "unpack",
 }  # fmt: skip
 

@@ -77,7 +77,7 @@ def test_the_wrong_number_of_outputs_is_seen() -> None:
     ("name", "sentence"),
     [
         ("resnet21", "did you mean resnet20"),
-        ("quux!", "known: logistic, mlp, mlp-wide, small-cnn, char-lstm, cnn"),
+        ("quux!", "known: logistic, mlp, mlp-128, mlp-wide, small-cnn, char-lstm, cnn"),
         ("no.such.module:Net", "cannot be imported"),
         ("torch.nn:NoSuchLayer", "cannot be imported"),
         ("datetime:date", "cannot be built"),

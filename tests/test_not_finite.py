@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from perbit.cli import main
+from perbit.sim.dataset import DataError
 from perbit.sim.federated import run, tensors, world
 from perbit.sim.federated.settings import Method, SettingsError, Task
 from perbit.sim.imports import OwnCodeError
@@ -110,10 +111,41 @@ def test_a_comparison_without_a_result_says_why_fails_and_draws_nothing(capsys: 
     assert "try a smaller rate" not in said
     folder = Path("perbit-runs/bad")
     assert not list(folder.glob("*.png"))
-    assert "<img" not in (folder / "report.html").read_text()
+    page = (folder / "report.html").read_text()
+    assert '<div class="live"' not in page
+    assert '<script type="text/plain" id="charting">' not in page
 
 
 def test_train_fails_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--data", "spoilt:spoilt", "--model", "logistic", "--clients", "3", "--rounds", "1"]
     assert main(["train", *options, "--json"]) == 1
     assert "sample 37" in json.loads(capsys.readouterr().out)["why"]
+
+
+def test_a_sample_is_named_by_its_number_in_the_users_file() -> None:
+    """Also where perbit itself has cut the file into a train and a test part, or draws the test part anew."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(80, 4)).astype(np.float32), np.arange(80) % 2
+    x[61] = np.nan
+    np.savez("own.npz", x=x, y=y)
+    with pytest.raises(DataError, match="1 of 64 samples, the first is number 61"):
+        world.build(task(data="./own.npz"), 0)
+    done = outcome(data="spoilt:spoilt", test_share=0.01, clients=1)
+    assert "its data are to blame: sample 37" in done["why"]
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0])
+def test_a_share_of_the_test_is_below_one(share: float) -> None:
+    with pytest.raises(SettingsError, match="test_share must be from 0 up to, not including, 1"):
+        task(test_share=share)
+
+
+def test_each_seed_draws_a_test_part_of_its_own() -> None:
+    first, second, again = (
+        world.build(task(data="digits", model="mlp", test_share=0.2), seed).data for seed in (0, 1, 0)
+    )
+    assert len(first.test) == len(second.test) == 359
+    assert len(first.train) == 1438
+    assert set(first.train.numbers).isdisjoint(first.test.numbers)
+    assert set(first.test.numbers) != set(second.test.numbers)
+    assert list(first.test.numbers) == list(again.test.numbers)

@@ -127,7 +127,9 @@ def test_rules_and_small_say_what_a_plan_says_for_both_directions() -> None:
     assert protocol(ServerOutput(up=UP, down=DOWN, small="same")) == presets.federated(
         Plan.of(UP, small=None), Plan.of(DOWN, small=None)
     )
-    assert protocol(ServerOutput(up=UP, rules={}, small=None)) == presets.federated(Plan.of(UP), Plan.of(DOWN))
+    assert protocol(ServerOutput(up=UP, down=DOWN, rules={}, small=None)) == presets.federated(
+        Plan.of(UP), Plan.of(DOWN)
+    )
 
 
 def test_rules_are_exceptions_to_the_codecs_of_the_preset_where_none_are_given() -> None:

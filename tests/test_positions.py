@@ -12,13 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import perbit
+from attacks.build import section
 from perbit import kernels
+from perbit.coding.bits import varint
 from perbit.coding.codec import PositionCodec
 from perbit.coding.spec import parse
 from perbit.kernels import K
 from perbit.kernels.api import U32
 
-LOSSLESS = ["raw32", "bitmap", "rle", "huffgaps", "golomb", "gaps", "eliasfano", "auto"]
+LOSSLESS = ["raw32", "bitmap", "rle", "huffgaps", "golomb", "gaps", "eliasfano", "counted", "auto"]
 
 
 def coder(name: str) -> PositionCodec:
@@ -64,7 +66,7 @@ def test_round_trip_and_size(name: str, positions: str) -> None:
     assert np.array_equal(coder(name).decode(data, n, chosen.size), chosen)
 
 
-@pytest.mark.parametrize("name", ["rle", "huffgaps", "golomb", "gaps", "eliasfano", "auto"])
+@pytest.mark.parametrize("name", ["rle", "huffgaps", "golomb", "gaps", "eliasfano", "counted", "auto"])
 def test_the_largest_tensor(name: str) -> None:
     n = 1 << 32
     chosen = np.array([0, 1, 2, 1 << 20, n - 2, n - 1], np.uint32)
@@ -88,6 +90,17 @@ def test_uniform_positions_cost_what_they_must(name: str, ratio: float, bound: f
     n = 4_000_000
     positions = uniform(n, int(n * ratio))
     assert 8 * len(coder(name).encode(positions, n)) <= bound * log2_binomial(n, positions.size)
+
+
+def test_chunks_with_known_counts_cost_what_they_must() -> None:
+    x = np.random.default_rng(2).standard_normal(100 * 4096 + 1000, np.float32)
+    frame = perbit.encode(x, "topk(k=64, chunk=4096)")
+    sizes = {section["name"]: section["n_bytes"] for section in perbit.inspect(frame)["sections"]}
+    assert 8 * sizes["positions"] < 1.0005 * (100 * log2_binomial(4096, 64) + log2_binomial(1000, 16)) + 32
+    assert 8 * sizes["positions"] / (100 * 64 + 16) < 7.4
+    found = perbit.decode(frame)
+    assert [np.count_nonzero(found[lo : lo + 4096]) for lo in (0, 99 * 4096, 100 * 4096)] == [64, 64, 16]
+    assert np.array_equal(found[:4096], perbit.decode(perbit.encode(x[:4096], "topk(k=64)")))
 
 
 def test_clusters_cost_less() -> None:
@@ -116,6 +129,9 @@ def test_streams_by_hand() -> None:
     # gaps: one position of two. The probability that the first is absent is 1/2, learnt in no context yet: p = 1/2.
     # Present first: "does not go on" takes the upper half [2^31, 2^32): the end byte is (0x80) + 1 after no settled byte.
     assert coder("gaps").encode(np.array([0], np.uint32), 2) == bytes([0x81])
+    # counted: 1 + 1 for one in each chunk. Both decisions are ones at p = 1/4: [0, 2^28 - 1], whose top bytes differ; low is 0.
+    assert coder("counted(4)").encode(np.array([0, 4], np.uint32), 8) == bytes([2])
+    assert coder("counted(4)").encode(np.array([0, 1, 2, 3], np.uint32), 4) == bytes([5])  # a full chunk needs no bits
     # auto: the number of the coder in front.
     assert coder("auto").encode(pair, 100) == bytes([33]) + coder("gaps").encode(pair, 100)
 
@@ -133,13 +149,39 @@ def test_back_ends_agree(positions: str) -> None:
         lambda: K.eliasfano_encode(chosen, 3, n),
         lambda: K.eliasfano_encode(chosen, 0, n),
         lambda: K.eliasfano_encode(chosen, 11, n),
+        lambda: K.counted_encode(chosen, counts_of(chosen, 256, n), 256, n),
     ):
         assert len(set(each_back_end(call))) == 1
     stream, low = K.gaps_encode(chosen, n), K.eliasfano_encode(chosen, 3, n)
+    counts = counts_of(chosen, 256, n)
+    counted = K.counted_encode(chosen, counts, 256, n)
     for name in kernels.available():
         with kernels.using(name):
             assert np.array_equal(K.gaps_decode(stream, chosen.size, n), chosen)
             assert np.array_equal(K.eliasfano_decode(low, chosen.size, 3, n), chosen)
+            assert np.array_equal(K.counted_decode(counted, counts, 256, n), chosen)
+
+
+def counts_of(positions: U32, chunk: int, n: int) -> U32:
+    return np.bincount(positions // np.uint32(chunk), minlength=-(-n // chunk)).astype(np.uint32)
+
+
+def test_back_ends_refuse_the_same_counts() -> None:
+    some = np.array([3, 40], np.uint32)
+    for positions, counts, chunk, n in (
+        (some, [2, 0], 32, 64),  # one of them is in the second chunk
+        (some[::-1].copy(), [1, 1], 32, 64),
+        (some, [1, 2], 32, 64),
+        (some, [1], 32, 64),
+        (some, [1, 1], 32, 40),
+        (some, [1, 1], 1 << 17, 64),
+        (some, [33, 1], 32, 64),
+        (some, [1, 1], 0, 64),
+    ):
+        each = np.array(counts, np.uint32)
+        results = each_back_end(lambda case=(positions, each, chunk, n): K.counted_encode(*case))
+        assert all(isinstance(result, str) for result in results)
+        assert len(set(results)) == 1
 
 
 def each_back_end(call: Callable[[], Any]) -> list[Any]:
@@ -156,7 +198,12 @@ def each_back_end(call: Callable[[], Any]) -> list[Any]:
 def test_back_ends_agree_on_damage() -> None:
     rng = np.random.default_rng(3)
     n, chosen = 900, uniform(900, 40)
-    streams = {"gaps": K.gaps_encode(chosen, n), "eliasfano": K.eliasfano_encode(chosen, 4, n)}
+    counts = counts_of(chosen, 256, n)
+    streams = {
+        "gaps": K.gaps_encode(chosen, n),
+        "eliasfano": K.eliasfano_encode(chosen, 4, n),
+        "counted": K.counted_encode(chosen, counts, 256, n),
+    }
     for kind, stream in streams.items():
         for _ in range(60):
             bad = bytearray(stream)
@@ -165,6 +212,8 @@ def test_back_ends_agree_on_damage() -> None:
             data = bytes(bad)[: len(bad) - int(rng.integers(0, 2))]
 
             def call(kind: str = kind, data: bytes = data) -> Any:
+                if kind == "counted":
+                    return K.counted_decode(data, counts, 256, n).tobytes()
                 found = K.gaps_decode(data, 40, n) if kind == "gaps" else K.eliasfano_decode(data, 40, 4, n)
                 return found.tobytes()
 
@@ -177,7 +226,12 @@ def test_back_ends_agree_on_damage() -> None:
 def test_hostile_streams_are_refused(name: str) -> None:
     n, chosen = 5000, uniform(5000, 120)
     data = coder(name).encode(chosen, n)
-    for bad in (b"", data[:-1], data + b"\0", b"\xff" * len(data), b"\0" * len(data)):
+    damaged = [b"", data + b"\0", b"\xff" * len(data), b"\0" * len(data)]
+    if name == "counted":  # wastes no bits: where the counts fit, any bytes stand for some set
+        assert not np.array_equal(coder(name).decode(data[:-1], n, chosen.size), chosen)
+    else:
+        damaged.append(data[:-1])
+    for bad in damaged:
         with pytest.raises((perbit.DecodeError, ValueError)):
             coder(name).decode(bad, n, chosen.size)
     for count in (0, chosen.size - 1, chosen.size + 1, n):
@@ -198,6 +252,12 @@ def test_named_attacks() -> None:
     refused("eliasfano", pair[:-1] + bytes([0b111]), 100, 2, "behind its last position")
     refused("eliasfano", pair[:-1] + bytes([0b10001]), 100, 2, "outside")
     refused("eliasfano", (40 % 32 | 3 << 5).to_bytes(2, "little") + bytes([0b011]), 100, 2, "do not ascend")
+    # Counts that are not those of the count, more in a chunk than it holds, counts that end early.
+    refused("counted(10)", varint(3), 20, 3, "do not hold 3")
+    refused("counted(10)", varint(12), 20, 22, "above the limit")
+    refused("counted(10)", varint(2), 15, 12, "more positions than values")
+    refused("counted(10)", varint(0) + section(b""), 20, 3, "do not hold 3|counted")
+    refused("counted(10)", varint(0), 20, 3, "truncated")
     # rle: runs past the end, more present than there are.
     run = np.array([0, 1, 2, 6, 7], np.uint32)
     data = coder("rle").encode(run, 8)

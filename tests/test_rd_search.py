@@ -104,6 +104,6 @@ def test_values_too_small_to_pay_are_not_tried() -> None:
     x = np.random.default_rng(0).uniform(-0.5, 0.5, (60, 70)).astype(np.float32)
     with patch.object(parts, "TrellisPart", side_effect=AssertionError):
         short = perbit.encode(x, "rd(1, rank=0)")
-    with patch.object(parts, "_is_hopeless", lambda values: False):
+    with patch.object(parts, "_is_hopeless", lambda mean_square, largest: False):
         assert perbit.encode(x, "rd(1, rank=0)") == short
     assert not perbit.decode(short).any()

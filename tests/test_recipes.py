@@ -2,54 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from perbit.cli import main
 from perbit.engines.flower import CompressedGrid
 from perbit.sim.compare import config, recipe, search, summary
 from perbit.sim.federated.settings import Method
 
+TENSORS = {"a": np.zeros((64, 64), np.float32), "b": np.zeros((100, 64), np.float32)}
 METHODS = [
     *config.load("demo").methods,
-    *search.candidates(),
+    *search.candidates(TENSORS, 20_000),
     Method("budget", "co3", "topk(?) | qsgd(15) | rans", small="fp16", budget_bits=100_000, rules={"a*": "fp16"}, options={"decay": 0.5}),
     Method("all", "mcm", "qsgd(7) | rans", "qsgd(3) | rans", "fp16", {"alpha_up": 0.1}, rules={"size:1e4..": "fp16", 'x"y': "bf16"}),
     Method("own", "double_squeeze"),
     Method("whole", "co3", "topk(0.01) | fp16", whole_model=True),
 ]  # fmt: skip
-
-MODULE = """
-import torch
-class Net(torch.nn.Sequential):
-    def __init__(self):
-        super().__init__(torch.nn.Linear(6, 300), torch.nn.ReLU(), torch.nn.Linear(300, 3))
-"""
-COMPARISON = """
-seeds = [0, 1]
-[task]
-data = "./recipe_data.npz"
-model = "recipe_net:Net"
-partition = "natural"
-clients = 3
-rounds = 3
-[[methods]]
-name = "float32"
-[[methods]]
-name = "sparse"
-protocol = "co3"
-decay = 0.9
-up = "topk(?) | qsgd(7) | rans"
-small = "fp16"
-budget_bits = 22000
-rules = { "2.weight" = "fp16" }
-"""
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
@@ -79,34 +50,6 @@ def test_the_python_for_ddp_has_the_codecs_and_the_feedback_or_says_why_not(meth
     )
 
 
-def test_a_new_users_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Own data and model, a comparison, the printed method copied into a second one: the same accuracy and bytes to the last digit."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "recipe_net", raising=False)
-    rng = np.random.default_rng(0)
-    y = rng.integers(3, size=150)
-    x = (np.eye(3, 6)[y] + rng.normal(size=(150, 6))).astype(np.float32)
-    np.savez("recipe_data.npz", x=x, y=y, client=np.arange(150) % 3)
-    Path("recipe_net.py").write_text(MODULE)
-    Path("first.toml").write_text(COMPARISON)
-    assert main(["compare", "first.toml", "--processes", "1", "--no-report"]) == 0
-    out = capsys.readouterr().out
-    assert "Results: " in out
-    table = Path("perbit-runs/first/table.txt").read_text()
-    assert table in out
-    printed = table.split("TOML:\n\n")[1].split("\n\nFlower:")[0]
-    head = COMPARISON.split("[[methods]]")[0]
-    Path("second.toml").write_text(f'{head}[[methods]]\nname = "float32"\n{printed}\n')
-    assert main(["compare", "second.toml", "--processes", "1", "--no-report"]) == 0
-    first, second = (
-        json.loads(Path(f"perbit-runs/{name}/results.json").read_text())["runs"] for name in ("first", "second")
-    )
-    assert first == second
-    page = (tmp_path / "perbit-runs" / "first" / "table.txt").read_text()
-    assert "budget_bits = 22000" in page
-    assert "Budget.of('topk(?) | qsgd(7) | rans', {'2.weight': 'fp16'}, small='fp16', n_bits=22000)" in page
-
-
 def rows() -> list[summary.Row]:
     float32, *others = config.load("demo").methods
     common = (10.0, 32.0, 50.0, 0.1, 0.1, False)
@@ -122,10 +65,28 @@ def test_the_rule_and_the_uncertainty_stand_beside_the_advice() -> None:
         "The rule: of the compressed methods whose mean accuracy is at most a point below float32's"
     )
     assert said[1] == (
-        "Behind it: 3 seeds of 200 test samples, so one sample is 0.50 points; "
+        "Behind it: 3 seeds, each tested on 200 samples: 600 decisions; one sample is 0.50 points of a seed; "
         "standard deviation over seeds: fp16 both ways ± 2.0 points, float32 ± 1.0 points."
     )
-    assert said[2] == "Beside 4 bits, the next cheapest that is close: 3 seeds do not tell the two apart."
+    assert said[2] == "Beside 4 bits, the next dearer: 3 seeds do not tell the two apart."
+
+
+def test_both_neighbours_of_the_recommended_method_are_looked_at() -> None:
+    made = rows()
+    far = replace(made[1], method=replace(made[1].method, name="far"), mb_up=0.1, accuracy=0.9, finals=(0.9, 0.89, 0.9))
+    assert summary.recommended([*made, far]) is made[1]
+    said = summary.grounds([*made, far])
+    assert said[2].startswith("Beside far, the next cheaper: Paired over 3 seeds it is above far (p = 0.0")
+    assert said[3] == "Beside 4 bits, the next dearer: 3 seeds do not tell the two apart."
+
+
+def test_each_seeds_own_test_part_is_said() -> None:
+    made = [replace(row, own_tests=True) for row in rows()]
+    assert "3 seeds, each tested on its own part of 200 samples: 600 decisions" in summary.grounds(made)[1]
+
+
+def test_where_nothing_was_compressed_the_advice_says_so() -> None:
+    assert summary.advice(rows()[:1]).startswith("Nothing was compressed: add a method with a spec")
 
 
 def test_an_own_metric_has_its_own_name_numbers_and_bound() -> None:

@@ -7,12 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perbit.session import ClientSession, ServerSession, protocol_of
+from perbit.protocols import presets
+from perbit.session import ClientSession, ServerSession
 
 ROUNDS_AWAY = (1, 2, 3, 5, 10, 20, 40, 49)
 SENT_BY_0_1 = {  # bytes of the message, measured with version 0.1 by this very game
     "federated": (3011, 4866, 6259, 7916, 11468, 12368, 14956, 15955),
     "fedavg_topk_ef": (23451, 23450, 23449, 23446, 23453, 23449, 23447, 23449),
+}
+PROTOCOLS = {
+    "federated": presets.federated(
+        "topk(0.05) | uniform(4) | rans", "uniform(4) | rans"
+    ),  # what it then was by default
+    "fedavg_topk_ef": presets.fedavg_topk_ef(),
 }
 
 
@@ -20,7 +27,7 @@ def bytes_after(protocol: str, away: int) -> int:
     rng = np.random.default_rng(0)
     model: Any = {"w": (0.05 * rng.normal(size=(100, 500))).astype(np.float32), "b": np.zeros(100, np.float32)}
     rng = np.random.default_rng(1)
-    server, clients = ServerSession(protocol_of(protocol), seed=0), (ClientSession(), ClientSession())
+    server, clients = ServerSession(PROTOCOLS[protocol], seed=0), (ClientSession(), ClientSession())
 
     def exchange(i: int) -> tuple[int, Any]:
         frame = server.send(i, model)

@@ -10,6 +10,7 @@ import pytest
 
 import perbit
 from perbit.frame import wire
+from perbit.protocols import presets
 from perbit.session import (
     ClientSession,
     ResyncNeeded,
@@ -342,3 +343,29 @@ def test_a_folder_may_be_text_and_a_protocol_may_not(tmp_path: Any) -> None:
     assert ClientSession(str(tmp_path / "state")).digest == client.digest
     with pytest.raises(perbit.SpecError, match="a session takes a Protocol"):
         ServerSession("mcm")  # type: ignore[arg-type]
+
+
+def test_who_answers_in_anothers_name_costs_it_an_answer_and_one_model_at_most() -> None:
+    """Two connections of one name, where a transport does not tell clients apart."""
+    server = ServerSession(presets.mcm("qsgd(7) | rans"), seed=0)
+    honest, impostor, other = ClientSession(), ClientSession(), ClientSession()
+    model = np.random.default_rng(0).normal(size=2000).astype(np.float32)
+    sent = server.send("a", {"w": model})
+    honest.receive(sent)
+    impostor.receive(sent)
+    other.receive(server.send("b"))
+    server.receive("a", impostor.reply({"w": 3 * model}))
+    with pytest.raises(StaleAnswer):
+        server.receive("a", honest.reply({"w": model + 1}))
+    assert server.receive("b", other.reply({"w": model + 1})) is not None
+    sent = server.send("a", {"w": model + 2})
+    try:
+        honest.receive(sent)
+    except ResyncNeeded as needed:
+        with pytest.raises(ResyncNeeded):
+            server.receive("a", needed.answer)
+        honest.receive(server.resync("a"))
+    assert server.receive("a", honest.reply({"w": model + 3})) is not None
+    assert server.digest("a") == honest.digest
+    other.receive(server.send("b"))
+    assert server.n_resyncs <= 1

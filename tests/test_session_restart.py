@@ -20,6 +20,7 @@ from perbit.files import FileError
 from perbit.protocols import presets
 from perbit.session import ClientSession, ResyncNeeded, ServerSession, StaleAnswer, TooManyResyncs, protocol_of
 from perbit.session.envelope import ask_for_resync, opened
+from perbit.session.serverstate import number_of, plain
 from session_exchange import EACH_PRESET, exchange, is_same, kind, noisy, session, small, trained
 
 HERE = Path(__file__).parent
@@ -312,3 +313,19 @@ def test_a_closed_session_takes_no_calls(tmp_path: Path) -> None:
     server.close()
     with pytest.raises(FileError, match="was closed"):
         server.send("a")
+
+
+@pytest.mark.parametrize("name", [np.int64(3), np.str_("three"), (np.int64(1), "x")], ids=repr)
+def test_names_of_numpy_are_those_of_python_after_a_restart(name: Any, tmp_path: Path) -> None:
+    """They are equal but look different: a call that is made again must draw as it did."""
+    assert number_of(name) == number_of(plain(name))
+    model, client = {"w": np.ones(2000, np.float32)}, ClientSession()
+    protocol = presets.mcm("qsgd(7) | rans")
+    server = ServerSession(protocol, seed=0, folder=tmp_path)
+    for factor in (1, 2):
+        client.receive(server.send(name, {"w": factor * model["w"]}))
+        server.receive(name, client.reply({"w": (factor + 0.5) * model["w"]}))
+    server.close()
+    again = ServerSession(protocol, folder=tmp_path)
+    assert again.digest(name) == again.digest(plain(name)) == client.digest
+    client.receive(again.send(plain(name)))

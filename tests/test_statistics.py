@@ -80,5 +80,5 @@ def test_the_report_has_a_figure_for_each_quantity(tmp_path: Path) -> None:
     assert [figure.name for figure in drawn] == [
         f"statistics-{what}-{run}" for run in (0, 1) for what in ("distance", "kurtosis", "magnitude")
     ]
-    assert all(figure.light.startswith(b"\x89PNG") for figure in drawn)
+    assert all(figure.png.startswith(b"\x89PNG") and figure.svg.startswith("<svg ") for figure in drawn)
     assert through_training.figures(outcomes, [tmp_path, tmp_path]) == []

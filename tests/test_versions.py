@@ -21,11 +21,12 @@ from perbit.session import ClientSession, ResyncNeeded, ServerSession
 from perbit.session.contents import frames_in
 from session_exchange import exchange, is_same, kind, noisy, start
 
-CODEC_FRAME = 1200 // 2  # uniform(4) | rans on 1200 values, at the most
+UP, DOWN = "topk(0.05) | uniform(4) | rans", "uniform(4) | rans"
+CODEC_FRAME = 1200 // 2  # of DOWN on 1200 values, at the most
 
 
 def federated(keep: int = 50, **more: Any) -> ServerSession:
-    return ServerSession(presets.federated(keep=keep, **more), 0)
+    return ServerSession(presets.federated(**{"up": UP, "down": DOWN, "keep": keep, **more}), 0)
 
 
 def references(server: ServerSession) -> References:

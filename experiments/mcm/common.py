@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from perbit.files import write_atomically, write_json
+from perbit.files import write_atomically
 from perbit.protocols import presets
 from perbit.sim.verdicts import Claim
 from perbit_papers.convex import Problem, Settings, load, prepare, report, run
 from perbit_papers.series import Contest
 
 BATCH = {"a9a": 50, "phishing": 50, "w8a": 12}
-KEPT = Path("perbit-runs/convex")  # single runs
+KEPT = Path("results/mcm/runs")  # finished runs, committed: another machine goes on from there
 S1 = "qsgd(1, bucket=0) | rans"
 S2 = "qsgd(2, bucket=0) | rans"
 
@@ -53,7 +53,8 @@ def kept(
         return known
     result = measure(problem, name, settings, spec, label, **more)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, result)
+    del result["loss"]  # excess + best_loss
+    write_atomically(path, lambda file: file.write(json.dumps(result).encode()))
     return result
 
 
@@ -92,15 +93,17 @@ def excesses(by_seed: list[Results], algorithm: str) -> list[float]:
     return [log_excess(result) for results in by_seed for result in results if result["algorithm"] == algorithm]
 
 
-def verdict(setting: str, contests: Sequence[Contest], by_seed: list[Results]) -> str:
-    """Mean log₁₀ excesses, then a sentence for every claim."""
+def verdict(setting: str, contests: Sequence[Contest], by_seed: list[Results], planned: int = 1) -> str:
+    """Mean log₁₀ excesses, then a sentence for every claim; before the planned seeds are there, none is decided."""
     names = [result["algorithm"] for result in by_seed[0]]
     means = ", ".join(f"{name} {statistics.fmean(excesses(by_seed, name)):.2f}" for name in names)
     runs = [
         {**result, "method": result["algorithm"], "seed": i} for i, results in enumerate(by_seed) for result in results
     ]
-    said = [str(one.judged(runs)) for one in contests]
-    return "\n".join([f"{setting}, {len(by_seed)} seeds: mean log10 excess {means}", *said])
+    said = [str(one.judged(runs, planned)) for one in contests]
+    return "\n".join(
+        [f"{setting}, {len(by_seed)} of {max(planned, len(by_seed))} seeds: mean log10 excess {means}", *said]
+    )
 
 
 def save(folder: Path, name: str, content: dict[str, Any], title: str) -> None:

@@ -71,20 +71,24 @@ def main() -> None:
         for seed in arguments.seeds:
             settings = Settings(rounds, step, BATCH[name], seed=seed)
             by_seed.append([kept(setting, problem, algorithm, settings) for algorithm in ALGORITHMS])
-        content = {
-            "dataset": name,
-            "epochs": arguments.epochs,
-            "step_times_L": arguments.step,
-            "text": TEXT[name],
-            "verdict": verdict(setting, CONTESTS, by_seed),
-            "ours_minus_text": {a: round(statistics.fmean(excesses(by_seed, a)) - x, 2) for a, x in TEXT[name].items()},
-            "bytes_at_equal_loss": bytes_at_equal_loss(by_seed[0]),
-            "log10_excess": [{r["algorithm"]: r["log10_excess"] for r in results} for results in by_seed],
-            "results": by_seed[0],
-        }
+            content = {
+                "dataset": name,
+                "epochs": arguments.epochs,
+                "step_times_L": arguments.step,
+                "text": TEXT[name],
+                "verdict": verdict(setting, CONTESTS, by_seed, len(arguments.seeds)),
+                "ours_minus_text": {a: round(_mean(by_seed, a) - x, 2) for a, x in TEXT[name].items()},
+                "bytes_at_equal_loss": bytes_at_equal_loss(by_seed[0]),
+                "log10_excess": [{r["algorithm"]: r["log10_excess"] for r in results} for results in by_seed],
+                "results": by_seed[0],
+            }
+            title = f"{name}: excess loss, γ = {arguments.step:g}/L, s = 1, N = 20"
+            save(arguments.output, f"excess_loss_{name}{suffix}", content, title)
         print(content["bytes_at_equal_loss"])
-        title = f"{name}: excess loss, γ = {arguments.step:g}/L, s = 1, N = 20"
-        save(arguments.output, f"excess_loss_{name}{suffix}", content, title)
+
+
+def _mean(by_seed: list[list[dict[str, Any]]], algorithm: str) -> float:
+    return statistics.fmean(excesses(by_seed, algorithm))
 
 
 if __name__ == "__main__":

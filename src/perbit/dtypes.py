@@ -27,7 +27,7 @@ def named(name: str) -> np.dtype[Any]:
     try:
         import ml_dtypes
     except ImportError:
-        raise DtypeError(f"{name} needs the package ml_dtypes: pip install perbit[files]") from None
+        raise DtypeError(f'{name} needs the package ml_dtypes: pip install "perbit[files]"') from None
     dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
     return dtype
 

@@ -13,6 +13,10 @@ EXTRAS = {
     "scipy": "report",
     "flwr": "flower",
     "nvflare": "nvflare",
+    "triton": "triton",
+    "transformers": "huggingface",
+    "ray": "ray",
+    "torchft": "torchft",
 }
 
 

@@ -273,5 +273,5 @@ def _safetensors() -> Any:
     try:
         import safetensors.numpy
     except ImportError:
-        raise FileError(".safetensors files need the package safetensors: pip install perbit[files]") from None
+        raise FileError('.safetensors files need the package safetensors: pip install "perbit[files]"') from None
     return safetensors

@@ -21,7 +21,7 @@ def _packed(contents: bytes) -> bytes:
 @attack
 def directory_bombs() -> Frames:
     for many in (1 << 16, 1 << 19, 1 << 21):
-        yield f"{many} specs", _packed(varint(many) + RAW * many + varint(0)), "spec|truncated"
+        yield f"{many} specs", _packed(varint(many) + RAW * many + varint(0)), "spec|truncated|max_operations"
     long = spec(" | ".join(["topk(0.5)"] * 16))
     yield "a hundred thousand long specs", _packed(varint(100_000) + long * 100_000 + varint(0)), "spec"
     names = b"".join(b"\x04" + i.to_bytes(4, "little") + b"\x00\x01\x00\x00" for i in range(1 << 19))

@@ -9,12 +9,13 @@ import struct
 from collections.abc import Iterator
 
 import numpy as np
+import zstandard
 
 import perbit
-from attacks.build import array, section
+from attacks.build import MESSAGE, PACKED, array, directory, message, section, spec, tensor
 from perbit import testing
 from perbit.coding.bits import varint
-from perbit.kernels import CHUNK
+from perbit.kernels import CHUNK, K
 
 CONSTANT = 1 << 20  # values of the frames that codecs write themselves
 SKCOMPRESS = bytes.fromhex(
@@ -71,6 +72,19 @@ def lowrank(side: int) -> bytes:
     return array("lowrank(128) | uniform(1) | rans", (side, side), zeros(256 * side))
 
 
+def counted(n: int) -> bytes:
+    """The last value of every chunk: a decision for each value, and few bits."""
+    ends = np.arange(4095, n, 4096, dtype=np.uint32)
+    stream = K.counted_encode(ends, np.ones(ends.size, np.uint32), 4096, n)
+    return array(
+        "nonzero(positions=counted) | uniform(1) | rans",
+        (n,),
+        varint(ends.size),
+        section(b"\x02" + stream),
+        zeros(ends.size),
+    )
+
+
 def gaps(n: int) -> bytes:
     """Positions whose code is all zeros, whatever that means."""
     return array("nonzero(positions=gaps) | uniform(1) | rans", (n,), varint(n), section(bytes(200)), zeros(n))
@@ -79,6 +93,13 @@ def gaps(n: int) -> bytes:
 def many_tensors(count: int, spec: str) -> bytes:
     tensors = {str(index): np.zeros(1, np.float32) for index in range(count)}
     return perbit.dumps(tensors, perbit.Plan.of(spec, small=None), seed=0)
+
+
+def packed(n_codecs: int, n_tensors: int) -> bytes:
+    """A directory that is compressed to next to nothing."""
+    tensors = [tensor(f"{index:05}", (1,)) for index in range(n_tensors)]
+    contents = directory([spec("fp16")] * n_codecs, tensors)
+    return message(zstandard.ZstdCompressor(19).compress(contents), flags=MESSAGE | PACKED)
 
 
 def by_hand() -> Iterator[tuple[str, bytes]]:
@@ -100,16 +121,19 @@ def by_hand() -> Iterator[tuple[str, bytes]]:
     yield "128 pairs of vectors", lowrank(1 << 13)
     yield "128 pairs of vectors, small", lowrank(1 << 10)
     yield "positions without bits", gaps(1 << 22)
+    yield "a value in every chunk", counted(1 << 24)
     yield "billions of values", array("topk(k=1)", (1 << 31,), varint(0), section(b"\0"), section(b""))
     yield "billions of bytes", array("raw | zstd", (1 << 40,), section(b""))
+    yield "twenty thousand codecs", packed(20_000, 1)
+    yield "twenty thousand tensors", packed(1, 20_000)
     yield "two thousand tensors", many_tensors(2000, "uniform(12) | huffman")
 
 
 def by_codec(n: int = CONSTANT) -> Iterator[tuple[str, bytes]]:
     """What every codec writes for many times the same value."""
-    for spec in testing.specs():
+    for each in testing.specs():
         for value in (0.0, 1.0):
-            yield f"{spec}, all {value:g}", perbit.encode(np.full((n >> 10, 1 << 10), value, np.float32), spec, seed=0)
+            yield f"{each}, all {value:g}", perbit.encode(np.full((n >> 10, 1 << 10), value, np.float32), each, seed=0)
 
 
 def all_costly() -> list[tuple[str, bytes]]:

@@ -79,6 +79,18 @@ def golomb_positions() -> Frames:
 
 
 @attack
+def counted_positions() -> Frames:
+    yield "no counts", _sparse("counted(8)", 3, b""), "truncated"
+    yield "more in a chunk than it holds", _sparse("counted(8)", 18, b"\x0a"), "above the limit"
+    yield "too many for the last chunk", _sparse("counted(8)", 7, b"\x02"), "more positions than values"
+    yield "fewer in all", _sparse("counted(8)", 3, b"\x03"), "do not hold 3"
+    yield "counts of nothing", _sparse("counted(8)", 0, b"\x02"), "do not hold 0"
+    yield "counts cut short", _sparse("counted(8)", 3, b"\x00\x05\x01"), "truncated"
+    yield "counts of another sum", _sparse("counted(8)", 3, b"\x00\x02\xff\xff"), "counted"
+    yield "a byte too many", _sparse("counted(8)", 3, b"\x02\x00\x00"), "wrong length|wrong byte"
+
+
+@attack
 def random_positions_of_randk() -> Frames:
     for seed in (b"", b"123", b"12345"):
         yield f"{len(seed)} bytes of seed", array("randk(k=3)", (N,), section(seed), section(bytes(12))), "seed has"

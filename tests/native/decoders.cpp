@@ -161,6 +161,18 @@ void gaps(Input& in) {
     check_positions(BOTH(uint32_t, "gaps", in.rest(), count, gaps_decode(data, size, count, n, out); return nullptr), n);
 }
 
+void counted(Input& in) {
+    const uint64_t chunk = 1 + in.below(300), n = in.below(5000);
+    std::vector<uint32_t> counts;
+    size_t count = 0;
+    for (uint64_t begin = 0; begin < n; begin += chunk) {
+        counts.push_back(uint32_t(in.below(std::min(chunk, n - begin) + 1)));
+        count += counts.back();
+    }
+    check_positions(BOTH(uint32_t, "counted", in.rest(), count,
+                         counted_decode(data, size, counts.data(), counts.size(), chunk, n, out); return nullptr), n);
+}
+
 void eliasfano(Input& in) {
     const unsigned low_bits = unsigned(in.below(32));
     const uint64_t n = in.below(8) ? in.take<uint16_t>() : in.take<uint32_t>();
@@ -239,7 +251,7 @@ void scattered(Input& in) {
 
 using Target = void (*)(Input&);
 constexpr Target TARGETS[] = {rans<uint8_t>, rans<uint16_t>, huffman<uint8_t>, huffman<uint16_t>, golomb, gaps, eliasfano,
-                              bloom, packed<uint8_t>, packed<uint16_t>, levels, halves, scattered};
+                              bloom, packed<uint8_t>, packed<uint16_t>, levels, halves, scattered, counted};
 
 }  // namespace
 

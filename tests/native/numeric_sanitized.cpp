@@ -161,7 +161,16 @@ static void position_codes(size_t n) {
     require(std::equal(top.data.get(), top.data.get() + k, decoded.data.get()), "gaps_decode is not the inverse");
     eliasfano_decode(parts, parts.size, k, low_bits, n, decoded);
     require(std::equal(top.data.get(), top.data.get() + k, decoded.data.get()), "eliasfano_decode is not the inverse");
+    const size_t chunk = 1 + below(600), chunks = (n + chunk - 1) / chunk;
+    Heap<uint32_t> counts(chunks);
+    std::fill_n(counts.data.get(), chunks, 0u);
+    for (size_t i = 0; i < k; i++) counts.data[top.data[i] / chunk]++;
+    Heap<uint8_t> counted = on_heap(counted_encode(top, counts, chunks, chunk, n));
+    counted_decode(counted, counted.size, counts, chunks, chunk, n, decoded);
+    require(std::equal(top.data.get(), top.data.get() + k, decoded.data.get()), "counted_decode is not the inverse");
     for (int trial = 0; trial < 4; trial++) {
+        if (counted.size) counted[below(counted.size)] ^= uint8_t(1 << below(8));
+        accepted([&] { counted_decode(counted, below(counted.size + 1), counts, chunks, chunk, n, decoded); });
         if (gaps.size) gaps[below(gaps.size)] ^= uint8_t(1 << below(8));
         if (parts.size) parts[below(parts.size)] ^= uint8_t(1 << below(8));
         accepted([&] { gaps_decode(gaps, below(gaps.size + 1), k, below(2) || k == 0 ? n : uint64_t(1) << 32, decoded); });

@@ -7,7 +7,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +37,19 @@ class Contest:
     theirs: str
     by: Callable[[Run], float] = late_accuracy
 
-    def judged(self, runs: Sequence[Run]) -> str | None:
-        """One sentence; None while there is no seed that both have run."""
+    def judged(self, runs: Sequence[Run], planned: int = 1) -> str | None:
+        """One sentence; None while there is no seed that both have run. With fewer than the planned seeds nothing is decided yet."""
         found = {(run["method"], run["seed"]): self.by(run) for run in runs}
         seeds = sorted({seed for _, seed in found})
         both = [seed for seed in seeds if (self.ours, seed) in found and (self.theirs, seed) in found]
         if not both:
             return None
-        return str(
-            self.claim.judged([found[self.ours, seed] for seed in both], [found[self.theirs, seed] for seed in both])
+        verdict = self.claim.judged(
+            [found[self.ours, seed] for seed in both], [found[self.theirs, seed] for seed in both]
         )
+        if len(both) < planned:
+            return f"{replace(verdict, outcome='INCONCLUSIVE')}; {len(both)} of {planned} seeds so far"
+        return str(verdict)
 
 
 def series(
@@ -57,7 +60,7 @@ def series(
     one: Callable[[str, int], Run],
     contests: Sequence[Contest],
 ) -> list[str]:
-    """Run what is missing in the file of results, seed by seed; give the verdicts.
+    """Run what is missing in the file of results, seed by seed, methods of the claims first; give the verdicts.
 
     Args:
         output: JSON with all runs so far. Written after every run.
@@ -68,7 +71,9 @@ def series(
     """
     runs = _known(output, settings)
     done_before = {(run["method"], run["seed"]) for run in runs}
+    claimed = {name for contest in contests for name in (contest.ours, contest.theirs)}
     todo = [(name, seed) for seed in seeds for name in methods if (name, seed) not in done_before]
+    todo.sort(key=lambda one: one[0] not in claimed)
     for done, (name, seed) in enumerate(todo, 1):
         began = time.perf_counter()
         run = one(name, seed)
@@ -76,8 +81,8 @@ def series(
         left = (len(todo) - done) * statistics.fmean(run["seconds"] for run in runs) / 60
         reached = f"{runs[-1]['history'][-1]['accuracy']:.1%}"
         print(f"{name}, seed {seed}: {reached}; {done} of {len(todo)}, about {left:.0f} minutes left", flush=True)
-        write_json(output, {"settings": settings, "verdicts": _verdicts(contests, runs), "runs": runs})
-    said = _verdicts(contests, runs)
+        write_json(output, {"settings": settings, "verdicts": _verdicts(contests, runs, len(seeds)), "runs": runs})
+    said = _verdicts(contests, runs, len(seeds))
     print("\n".join(said))
     return said
 
@@ -103,5 +108,5 @@ def _known(output: Path, settings: dict[str, Any]) -> list[Run]:
     return runs
 
 
-def _verdicts(contests: Sequence[Contest], runs: Sequence[Run]) -> list[str]:
-    return [said for contest in contests if (said := contest.judged(runs)) is not None]
+def _verdicts(contests: Sequence[Contest], runs: Sequence[Run], planned: int) -> list[str]:
+    return [said for contest in contests if (said := contest.judged(runs, planned)) is not None]

@@ -10,6 +10,7 @@ import numpy as np
 
 from perbit.channels.layout import Layout
 from perbit.channels.shortcut import Shortcut, shortcut_for
+from perbit.coding.afar import Afar
 from perbit.coding.agreed import AgreedLike
 from perbit.coding.bits import Piece, Reader, Writer
 from perbit.coding.codec import Codec, as_pipeline
@@ -91,7 +92,9 @@ def write(made: Blueprint, flat: F32, seed: int, sequence: int | None, digest: b
     return frame, read(frame, made).values()
 
 
-def write_parts(made: Blueprint, parts: Sequence[F32], keys: Sequence[int], sequence: int, digest: bytes) -> bytes:
+def write_parts(
+    made: Blueprint, parts: Sequence[F32 | Afar], keys: Sequence[int], sequence: int, digest: bytes
+) -> bytes:
     """A frame of tensors that lie apart, each with a key of its own, encoded from where they are."""
     out = _begin(made, sequence, digest)
     for entry, part, key in zip(made.entries, parts, keys, strict=True):
@@ -136,7 +139,7 @@ class Opened:
             parts[0].reshape(-1) if len(parts) == 1 else np.concatenate([part.reshape(-1) for part in parts] or [_NONE])
         )
 
-    def add_to(self, outs: Sequence[F32], weight: float) -> None:
+    def add_to(self, outs: Sequence[F32 | Afar], weight: float) -> None:
         """Add `weight` times each tensor to its flat array in `outs`; sparse tensors touch only the entries they hold."""
         with payload.decoding():
             for entry, out in zip(self.entries, outs, strict=True):

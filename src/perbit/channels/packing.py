@@ -74,6 +74,8 @@ class _Packer:
     def pack(self, value: Any) -> Any:
         if value is None or isinstance(value, bool | int | str):
             return value
+        if isinstance(value, np.integer):  # a client's name, as a loop over an array gives it
+            return int(value)
         if isinstance(value, float):
             return value if math.isfinite(value) else {"float": repr(value)}
         if isinstance(value, bytes) and len(value) <= _SHORT:

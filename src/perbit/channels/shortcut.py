@@ -40,7 +40,7 @@ class Shortcut:
         if K.scan(x)[2]:
             return None
         levels, n = self.quantizer.levels, self.n
-        norm, side = write_norms(x, n, self.quantizer.norm)
+        norm, side = write_norms(K.bucket_norms(x, n, self.quantizer.norm))
         scale = bucket_scales(norm, levels)
         symbols = np.empty(n, symbol_dtype(2 * levels + 1))
         K.quantize_levels_random(x, scale, n, levels, fold(key, 1), 0, symbols)

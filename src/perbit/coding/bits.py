@@ -58,11 +58,11 @@ class Writer:
 class Reader:
     """Reads what a Writer wrote, never past the end, and remembers the sections for `perbit.inspect`."""
 
-    def __init__(self, data: Piece) -> None:
+    def __init__(self, data: Piece, budget: Budget | None = None) -> None:
         self.view = memoryview(data).cast("B")
         self.position = 0
         self.sections: list[tuple[str, int]] = []
-        self.budget: Budget | None = None  # what decoding may take; none where the bytes are one's own
+        self.budget = budget  # what decoding may take; none where the bytes are one's own
 
     def spend(self, cost: Cost) -> None:
         """Pay for what a frame asks for, before it is done; LimitError if it is too much."""

@@ -15,7 +15,7 @@ import dataclasses
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, ClassVar, Literal
@@ -65,6 +65,9 @@ class FloatCodec(Codec):
     """Takes floats: sparsifiers, number formats, quantizers."""
 
     takes = "floats"
+    works_afar: ClassVar[bool] = (
+        False  # `encode` asks its values for answers, and does without reading all of them itself
+    )
     finds_nonfinite: ClassVar[bool] = False  # `encode` raises NonFiniteError itself: nobody need scan for NaN before
 
     @abstractmethod
@@ -139,6 +142,15 @@ class Quantizer(FloatCodec):
             K.axpy(out[lo:hi], chunk, weight)
 
         self._decode_chunks(src, out.size, rest, add)
+
+    def decode_symbols(self, src: Reader, n: int, rest: Rest) -> Iterator[tuple[int, Symbols, Dequantizer]]:
+        """The symbols of one chunk after another, with its first place and what they mean; good until the next chunk."""
+        src.spend(rest.symbols_cost(n))
+        known = self.dequantizer(src, n)
+        for lo, hi, stream in [(lo, hi, src.section("symbols")) for lo, hi in parallel.chunks(n)]:
+            symbols = parallel.scratch(hi - lo, symbol_dtype(known.alphabet))
+            rest.decode_symbols(stream, known, symbols)
+            yield lo, symbols, known
 
     def _decode_chunks(
         self, src: Reader, n: int, rest: Rest, consume: Callable[[int, int, Callable[[F32], None]], None]
@@ -361,15 +373,19 @@ class Rest:
 
     def decode_values(self, data: Piece, known: Dequantizer, start: int, out: F32) -> None:
         """Values start, start+1, … from the stream of one chunk."""
-        coder = self._symbol_coder
-        if self.tail.stages:
-            data = self.tail.grow(data, coder.coded_size(out.size, known.alphabet))
         if known.norms is None:
-            coder.decode_table(data, known.table, known.prior, out)
+            self._symbol_coder.decode_table(self._grown(data, known, out.size), known.table, known.prior, out)
             return
         symbols = parallel.scratch(out.size, symbol_dtype(known.alphabet))
-        coder.decode(data, known.alphabet, known.prior, symbols)
+        self.decode_symbols(data, known, symbols)
         K.dequantize_buckets(symbols, known.table, known.norms, known.bucket, start, out)
+
+    def decode_symbols(self, data: Piece, known: Dequantizer, out: Symbols) -> None:
+        """The symbols themselves of the stream of one chunk."""
+        self._symbol_coder.decode(self._grown(data, known, out.size), known.alphabet, known.prior, out)
+
+    def _grown(self, data: Piece, known: Dequantizer, n: int) -> Piece:
+        return self.tail.grow(data, self._symbol_coder.coded_size(n, known.alphabet)) if self.tail.stages else data
 
     @property
     def _symbol_coder(self) -> SymbolCoder:

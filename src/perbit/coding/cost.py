@@ -12,7 +12,8 @@ where bytes beyond the first 512 KiB of a frame count 128: what nobody expects m
 its length.
 
 Expected are the values of `expect_shape`, `expect` or an `out`, of a channel's layout, or as many as `max_values` allows; otherwise none.
-A tensor that is expected counts as 4096 values at least: the smallest ones have tables too.
+A tensor that is expected counts as 4096 values at least: the smallest ones have tables too. Codecs and tensors that a header names
+are paid for as well, for a header may be compressed to next to nothing.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ class Cost:
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(self.memory + other.memory, self.operations + other.operations)
+
+
+TO_NAME = Cost(operations=8192)  # each codec and each tensor in a header
 
 
 class Budget:

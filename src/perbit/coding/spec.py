@@ -30,6 +30,7 @@ _WORDS: dict[str, object] = {"true": True, "false": False, "none": None}
 MAX_DEPTH = 8
 MAX_STAGES = 16
 MAX_TEXT = 10_000
+_LONGEST_NUMBER = 100  # characters; Python itself refuses to read those of thousands
 
 
 class Hole:
@@ -159,6 +160,8 @@ class _Parser:
         kind, token = self.peek()
         if kind == "number":
             self.next()
+            if len(token) > _LONGEST_NUMBER:
+                raise SpecError(f"a number in a spec has at most {_LONGEST_NUMBER} characters, got {len(token)}")
             return int(token) if re.fullmatch(r"[-+]?\d+", token) else float(token)
         if kind == "text":
             self.next()

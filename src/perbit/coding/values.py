@@ -23,7 +23,11 @@ def size(shape: Shape) -> int:
 
 
 class Floats:
-    """Float32 values on their way through a pipeline, with what one pass over them found."""
+    """Float32 values on their way through a pipeline, with what one pass over them found.
+
+    They may lie where the host's kernels cannot read them (perbit.torch.device). So codecs ask for what they need by the methods below
+    where they can; `flat` and `array` are always there, but may be copies from far away.
+    """
 
     def __init__(self, array: F32) -> None:
         self.array = array
@@ -45,6 +49,44 @@ class Floats:
     def moments(self) -> tuple[float, float, float, float, int]:
         """Sum, sum of magnitudes, sum of squares, largest magnitude, how many are zero."""
         return K.moments(self.flat)
+
+    def bucket_norms(self, bucket: int, kind: str) -> F32:
+        """The norm of every `bucket` values: "l2", or "max"."""
+        return K.bucket_norms(self.flat, bucket, kind)
+
+    def top_k(self, k: int) -> U32:
+        """Positions of the k largest magnitudes, ascending."""
+        return K.top_k(self.flat, k)
+
+    def above(self, threshold: float) -> U32:
+        """Positions of all magnitudes of at least the threshold, ascending."""
+        return K.select_above(self.flat, threshold)
+
+    def at(self, positions: U32) -> Floats:
+        """The values at positions that are known to exist: without checking each, this is twice as fast."""
+        return Floats(self.flat.take(positions, mode="clip"))
+
+    def every(self, stride: int) -> F32:
+        """One value of so many, for a guess at all of them."""
+        return self.flat[::stride]
+
+    # --- symbols of the values [lo, hi), which are those of one chunk, as kernels/README.md defines them --------------
+
+    def quantize_uniform(self, lo: int, hi: int, scale: float, offset: float, levels: int, out: Symbols) -> None:
+        K.quantize_uniform(self.flat[lo:hi], scale, offset, levels, out)
+
+    def quantize_uniform_random(
+        self, lo: int, hi: int, scale: float, offset: float, levels: int, key: int, out: Symbols
+    ) -> None:
+        K.quantize_uniform_random(self.flat[lo:hi], scale, offset, levels, key, lo, out)
+
+    def quantize_levels_random(
+        self, lo: int, hi: int, scales: F32, bucket: int, levels: int, key: int, out: Symbols
+    ) -> None:
+        K.quantize_levels_random(self.flat[lo:hi], scales, bucket, levels, key, lo, out)
+
+    def quantize_codebook(self, lo: int, hi: int, thresholds: F32, out: Symbols) -> None:
+        K.quantize_codebook(self.flat[lo:hi], thresholds, out)
 
 
 class Prior(Protocol):

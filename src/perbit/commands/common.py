@@ -11,7 +11,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from perbit.files import STANDARD, FileError, read_tensors
+from perbit.files import METADATA, STANDARD, FileError, read_tensors
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_STOPPED = 0, 1, 2, 130
 
@@ -67,6 +67,14 @@ def positive(text: str) -> int:
     return value
 
 
+def seed(text: str) -> int:
+    """A seed that every part of a run takes."""
+    value = int(text)
+    if not 0 <= value < 1 << 63:
+        raise argparse.ArgumentTypeError("must be a whole number below 2^63")
+    return value
+
+
 def human_bytes(n_bytes: float) -> str:
     """A size for people: 3 significant digits, decimal units.
 
@@ -87,6 +95,11 @@ def printable(text: str) -> str:
     ('fc1.weight', '\\x1b[2Jfc1')
     """
     return text if text.isprintable() else repr(text)[1:-1]
+
+
+def tensor_label(name: str) -> str:
+    """A tensor's name for people; what a .safetensors file says of itself is none."""
+    return "(metadata of the file)" if name == METADATA else printable(name)
 
 
 def print_json(value: Any) -> None:

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import perbit
 from perbit import files
-from perbit.commands.common import EXIT_OK, human_bytes, json_option, limit_options, limits, print_json, printable
+from perbit.commands.common import (
+    EXIT_OK,
+    human_bytes,
+    json_option,
+    limit_options,
+    limits,
+    print_json,
+    printable,
+    tensor_label,
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
     print(f"{options.input}: {info['kind']}, {human_bytes(info['n_bytes'])} for {info['n_values']} values{bits}")
     print(f"  header {human_bytes(info['header_bytes'])}, checksum {info['checksum_bytes']} B")
     for tensor in info["tensors"] if info["kind"] == "message" else [info]:
-        label = f"{printable(tensor['name'])}  " if tensor.get("name") else ""
+        label = f"{tensor_label(tensor['name'])}  " if tensor.get("name") else ""
         print(f"  {label}{tensor['dtype']} {tuple(tensor['shape'])}  {printable(tensor['spec'])}")
         for section in tensor["sections"]:
             print(f"    {section['name']:<12} {human_bytes(section['n_bytes'])}")

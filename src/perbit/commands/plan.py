@@ -10,7 +10,15 @@ import numpy as np
 
 import perbit
 from perbit import files
-from perbit.commands.common import EXIT_OK, human_bytes, json_option, print_json, printable, threads_option
+from perbit.commands.common import (
+    EXIT_OK,
+    human_bytes,
+    json_option,
+    print_json,
+    printable,
+    tensor_label,
+    threads_option,
+)
 from perbit.commands.planning import encoded, plan_of, plan_options
 from perbit.plan.plan import Plan
 
@@ -76,7 +84,7 @@ def _ratio(before: int, after: int) -> float | None:
 def as_text(report: dict[str, Any]) -> str:
     """A table for people."""
     rows = [
-        _row(printable(row["name"]), "×".join(map(str, row["shape"])) or "scalar", printable(row["spec"]), row)
+        _row(tensor_label(row["name"]), "×".join(map(str, row["shape"])) or "scalar", printable(row["spec"]), row)
         for row in report["tensors"]
     ]
     header = report["header_bytes"]

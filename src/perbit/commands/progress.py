@@ -11,6 +11,7 @@ from typing import Any
 
 from perbit.commands.common import human_bytes
 from perbit.sim.compare.pool import Report
+from perbit.sim.federated.settings import Task
 
 SECONDS_BETWEEN_LINES = 5.0
 BAR = 20
@@ -34,8 +35,9 @@ class ProgressRow:
 class Display:
     """Call it with reports; use it as a context."""
 
-    def __init__(self, names: Sequence[str], rounds: int, quiet: bool = False) -> None:
-        self.rows, self.rounds, self.quiet = [ProgressRow(name) for name in names], rounds, quiet
+    def __init__(self, names: Sequence[str], task: Task, quiet: bool = False, until: int | None = None) -> None:
+        self.rows, self.quiet = [ProgressRow(name) for name in names], quiet
+        self.rounds, self.metric = until or task.rounds, task.metric
         self.live, self.last_line, self.n_shown = None if quiet else _live(), 0.0, 0
         self.width = max(map(len, names))
 
@@ -72,14 +74,15 @@ class Display:
             return f"0/{self.rounds}", "", "", "waiting"
         report, left = row.report, row.seconds_left(now)
         said = "done" if report.done == report.rounds else "" if left is None else f"{_duration(left)} left"
-        return f"{report.done}/{report.rounds}", f"{report.accuracy:.1%}", human_bytes(report.n_bytes), said
+        reached = f"{report.accuracy:.4g}" if self.metric else f"{report.accuracy:.1%}"
+        return f"{report.done}/{report.rounds}", reached, human_bytes(report.n_bytes), said
 
     def table(self) -> Any:
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False)
-        for head in ("method", "", "round", "accuracy", "sent up"):
-            table.add_column(head, justify="right" if head in ("round", "accuracy", "sent up") else "left")
+        for head in ("method", "", "round", self.metric or "accuracy", "sent up"):
+            table.add_column(head, justify="left" if head in ("method", "") else "right")
         table.add_column("", min_width=12)
         for row in self.rows:
             done = row.report.done / row.report.rounds if row.report else 0.0

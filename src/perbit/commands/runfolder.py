@@ -15,23 +15,30 @@ from perbit.files import FileError, make_folder
 
 def check_untouched(folder: Path, resume: bool, fresh: bool) -> None:
     """Refuse to discard runs, finished or not, unless the user says what is to become of them."""
-    found = any(
-        path
-        for pattern in ("result.json", "checkpoint.npz")
-        for path in (*folder.glob(pattern), *folder.glob(f"*/{pattern}"))
-    )
-    if found and not resume and not fresh:
+    if _runs_in(folder) and not resume and not fresh:
         raise FileError(
             f"{folder} holds runs already: go on with --resume, discard them with --fresh, or choose another folder with -o"
         )
 
 
+def _runs_in(folder: Path) -> list[Path]:
+    """What runs are taken up from."""
+    names = ("result.json", "checkpoint.npz")
+    return [path for name in names for path in (*folder.glob(name), *folder.glob(f"*/{name}"))]
+
+
 @contextmanager
-def run_folder(folder: Path) -> Iterator[None]:
-    """Made if need be, and for this process alone: two writers would mix their lines. Ctrl-C and kill say how to go on."""
+def run_folder(folder: Path, fresh: bool = False) -> Iterator[None]:
+    """Made if need be, and for this process alone: two writers would mix their lines. Ctrl-C and kill say how to go on.
+
+    Args:
+        fresh: discard the runs that it holds.
+    """
     make_folder(folder)
     try:
         with _locked(folder), _kill_is_ctrl_c():
+            for path in _runs_in(folder) if fresh else ():  # all at once: if this is stopped, none of them is taken up
+                path.unlink()
             yield
     except KeyboardInterrupt:
         raise Stopped("stopped; the same command with --resume goes on from here") from None

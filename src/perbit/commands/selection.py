@@ -30,6 +30,7 @@ def tensors_of(path: Path, pattern: str | None) -> dict[str, NDArray[Any]]:
     """The tensors whose names match; a .npy file holds one, named like the file."""
     value = files.read_tensors(path)
     named = value if isinstance(value, dict) else {path.stem: value}
+    named = {name: x for name, x in named.items() if name != files.METADATA}
     chosen = {name: x for name, x in named.items() if pattern is None or fnmatchcase(name, pattern)}
     if not chosen:
         raise ChoiceError(f"no tensor of {path} matches {pattern!r}; it has {', '.join(named) or 'none'}")

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from perbit.commands.common import EXIT_FAILED, EXIT_OK, human_bytes, print_json
+from perbit.commands.common import EXIT_FAILED, EXIT_OK, human_bytes, print_json, seed
 from perbit.commands.compare import output_options
 from perbit.commands.planning import exception_options, split_rule
 from perbit.commands.progress import Display
@@ -36,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="topk, up or down, keeps its share of the whole model, not of every tensor",
     )
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=seed, default=0)
     output_options(parser)
 
 
@@ -52,8 +52,12 @@ def task_options(parser: argparse.ArgumentParser) -> None:
 
 def task_of(options: argparse.Namespace) -> Task:
     """The task of the named comparison, with what the options change."""
-    given = {field.name: getattr(options, field.name) for field in fields(Task)}
-    return replace(config.load(options.task).task, **{key: value for key, value in given.items() if value is not None})
+    values = {field.name: getattr(options, field.name) for field in fields(Task)}
+    given = {key: value for key, value in values.items() if value is not None}
+    task = config.load(options.task).task
+    if given.get("data", task.data) != task.data:
+        task = replace(task, test_share=0.0)  # other data bring a test part of their own
+    return replace(task, **given)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -66,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
     check_untouched(output, options.resume, options.fresh)
     check(config.Comparison("train", task, (method,), (options.seed,)))
     job = Job(task, method, options.seed, output, options.resume, None, options.dump_frames)
-    with run_folder(output), Display([options.up], task.rounds, quiet=options.json) as show:
+    with run_folder(output, options.fresh), Display([options.up], task, quiet=options.json) as show:
         (outcome,) = pool.run_all([job], 1, show)
     code = EXIT_FAILED if outcome["diverged"] else EXIT_OK
     if options.json:

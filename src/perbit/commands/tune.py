@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
-from perbit.commands.common import EXIT_OK, print_json
+from perbit.commands.common import EXIT_OK, print_json, seed
 from perbit.commands.compare import output_options
 from perbit.commands.progress import Display
 from perbit.commands.runfolder import check_untouched, run_folder
 from perbit.commands.train import task_of, task_options
 from perbit.errors import PerbitError
-from perbit.sim.compare import config, pool, recipe
-from perbit.sim.compare.jobs import check
+from perbit.files import write_atomically, write_json
+from perbit.sim.compare import pool, recipe, summary
+from perbit.sim.compare.config import Comparison
+from perbit.sim.compare.jobs import check, jobs
 from perbit.sim.compare.pool import Job
 from perbit.sim.compare.search import Tried, candidates, halving
+from perbit.sim.compare.summary import Row
+from perbit.sim.federated import world
 from perbit.sim.federated.runs import Outcome
+from perbit.sim.federated.settings import Method, Task
+
+FINALISTS = 3
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -28,35 +36,111 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--task", default="demo", help="the comparison whose task is taken, unless options below say otherwise"
     )
     task_options(parser)
-    parser.add_argument("--seed", type=int, default=0)
+    said = "the first is for the search, all are for float32 and those that came to its end (default: 0 1 2)"
+    parser.add_argument("--seeds", "--seed", type=seed, nargs="+", default=[0, 1, 2], help=said)
     output_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     if not options.budget_mb > 0:
         raise PerbitError(f"the budget must be above 0 MB, not {options.budget_mb:g}")
-    task, methods = task_of(options), candidates()
+    task, seeds = task_of(options), tuple(dict.fromkeys(options.seeds))
     output = options.output or Path("perbit-runs") / "tune"
     check_untouched(output, options.resume, options.fresh)
-    check(config.Comparison("tune", task, tuple(methods), (options.seed,)))
+    bits = int(8e6 * options.budget_mb / (task.rounds * task.present))
+    methods = candidates(world.build(task, seeds[0]).first, bits)
+    check(Comparison("tune", task, tuple(methods), seeds))
+    if not options.no_report:
+        from perbit.report import charting
 
-    def run_all(jobs: Sequence[Job]) -> list[Outcome]:
-        with Display([job.method.name for job in jobs], jobs[0].until or task.rounds, quiet=options.json) as show:
-            return pool.run_all(jobs, options.processes, show)
+        charting.check()
+
+    def run_all(todo: Sequence[Job]) -> list[Outcome]:
+        names = [f"{job.method.name} · {job.seed}" if len(seeds) > 1 else job.method.name for job in todo]
+        with Display(names, task, options.json, todo[0].until) as show:
+            return pool.run_all(todo, options.processes, show)
 
     def say(rounds: int, fitting: Sequence[Tried]) -> None:
         if not options.json:
             print(f"after {rounds} rounds {len(fitting)} fit the budget; ahead: {fitting[0].method.name}", flush=True)
 
-    with run_folder(output):
-        best = halving(task, methods, options.budget_mb, options.seed, output, run_all, say, options.resume)
-    tuned = replace(best.method, name="tuned")
-    if options.json:
-        reached = {"accuracy": best.accuracy, "mb_up": best.projected_mb}
-        print_json({**recipe.keys(tuned), **reached, "method": recipe.everything(tuned)})
-    else:
-        found = f"{best.accuracy:.1%} with {best.projected_mb:.3f} MB up, one seed"
-        print(f"\nbest under {options.budget_mb:g} MB: {found}. To paste:")
-        for where, code in recipe.everything(tuned).items():
-            print(f"\n{where}:\n\n{code}")
+    with run_folder(output, options.fresh):
+        tried = halving(task, methods, options.budget_mb, seeds[0], output, run_all, say, options.resume)
+        finals = _finals(options, task, seeds, tried)
+        todo = jobs(finals, output, options.resume)
+        outcomes = run_all(todo)
+        rows = summary.rows(finals, outcomes, [job.folder for job in todo])
+        page = _write(options, output, finals, outcomes, [job.folder for job in todo], tried, rows)
+    _print(options, rows, tried, page)
     return EXIT_OK
+
+
+def _finals(options: argparse.Namespace, task: Task, seeds: tuple[int, ...], tried: Sequence[Tried]) -> Comparison:
+    """float32 and the best of the search, with all seeds."""
+    ahead = [t.method for t in tried if t.rounds == task.rounds and t.projected_mb <= options.budget_mb][:FINALISTS]
+    return Comparison(f"The best under {options.budget_mb:g} MB up", task, (Method("float32"), *ahead), seeds)
+
+
+def _write(
+    options: argparse.Namespace,
+    output: Path,
+    finals: Comparison,
+    outcomes: Sequence[Outcome],
+    folders: Sequence[Path],
+    tried: Sequence[Tried],
+    rows: Sequence[Row],
+) -> Path | None:
+    """The results, what was tried as a table and a picture, and the report of the finals."""
+    write_json(output / "results.json", summary.as_json(finals, outcomes))
+    write_json(output / "tried.json", [_plain(t) for t in tried])
+    said = f"{summary.table(rows)}\n\n{tried_table(tried)}\n"
+    write_atomically(output / "table.txt", lambda file: file.write(said.encode()))
+    if options.no_report:
+        return None
+    from perbit.report import page, tried_picture
+
+    picture = tried_picture.draw(tried, rows[0], options.budget_mb)
+    write_atomically(output / f"{picture.name}.png", lambda file: file.write(picture.png))
+    return page.write(finals, outcomes, folders, output)
+
+
+def _plain(t: Tried) -> dict[str, Any]:
+    reached = {"rounds": t.rounds, "accuracy": t.accuracy, "mb_up": t.projected_mb, "fate": t.fate}
+    return {"method": asdict(t.method), **reached}
+
+
+def tried_table(tried: Sequence[Tried]) -> str:
+    """Every candidate, how far it came, and why it went no further."""
+    lines = [("tried", "rounds", "reached", "MB up", "")]
+    lines += [(t.method.name, f"{t.rounds}", f"{t.accuracy:.4g}", f"{t.projected_mb:.3f}", t.fate) for t in tried]
+    widths = [max(len(line[i]) for line in lines) for i in range(4)]
+    return "\n".join(
+        "  ".join([line[0].ljust(widths[0]), *(line[i].rjust(widths[i]) for i in (1, 2, 3)), line[4]]).rstrip()
+        for line in lines
+    )
+
+
+def chosen(rows: Sequence[Row], budget_mb: float) -> Row:
+    """The most accurate of those that keep the budget in all seeds' mean; the search's first if none does."""
+    fitting = [row for row in rows[1:] if row.mb_up <= budget_mb and not row.diverged]
+    return max(fitting, key=lambda row: (row.accuracy, -row.mb_up), default=rows[1])
+
+
+def _print(options: argparse.Namespace, rows: Sequence[Row], tried: Sequence[Tried], page: Path | None) -> None:
+    best = chosen(rows, options.budget_mb)
+    tuned = replace(best.method, name="tuned")
+    rivals = [row for row in rows if row is not best]
+    told = [f"Beside {row.method.name}: {summary.told_apart(best, row)}" for row in rivals if not row.diverged]
+    if options.json:
+        reached = {"accuracy": best.accuracy, "accuracy_sd": best.accuracy_sd, "mb_up": best.mb_up}
+        finals = [{"name": row.method.name, "accuracy": row.accuracy, "mb_up": row.mb_up} for row in rows]
+        more = {"finals": finals, "told_apart": told, "tried": [_plain(t) for t in tried]}
+        print_json({**recipe.keys(tuned), **reached, "method": recipe.everything(tuned), **more})
+        return
+    print(f"\n{tried_table(tried)}\n\n{summary.table(rows)}")
+    print(f"\nbest under {options.budget_mb:g} MB: {best.accuracy_text} with {best.mb_up:.3f} MB up. {' '.join(told)}")
+    print("To paste:")
+    for where, code in recipe.everything(tuned).items():
+        print(f"\n{where}:\n\n{code}")
+    if page:
+        print(f"\nReport: {page}")

@@ -1,5 +1,9 @@
 """PyTorch DistributedDataParallel: gradients travel as coded bytes.
 
+    state = ddp.compress(model, "topk(0.01) | qsgd(15) | rans")
+
+which is short for
+
     state = ddp.State("topk(0.01) | qsgd(15) | rans", model)
     model.register_comm_hook(state, ddp.hook)
 
@@ -8,10 +12,8 @@ Buckets are encoded on one thread and exchanged on another while backward goes o
 
 # No `from __future__ import annotations`: DDP compares the annotations of a hook with the types themselves.
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future as Pending
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -26,13 +28,31 @@ from torch._C._distributed_c10d import GradBucket  # dist.GradBucket, where type
 
 from perbit.errors import EncodeError
 from perbit.plan.plan import PlanLike
-from perbit.torch.collective.buckets import Bucket, BucketGradients, CodedParameter, plan_by_parameter, ring_bytes
+from perbit.torch.collective.buckets import Bucket, CodedParameter, plan_by_parameter, ring_bytes
 from perbit.torch.collective.bytegroup import ByteGroup, own_group
 from perbit.torch.collective.devices import staging_for
+from perbit.torch.collective.pipeline import Pipeline
 from perbit.torch.collective.reduction import reduction_for
 from perbit.torch.kept import KeptByRank
 
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+def compress(model: torch.nn.Module, plan: PlanLike, **options: Any) -> "State":
+    """Send the gradients of a DistributedDataParallel as coded bytes; see `State` for the options.
+
+    The model may be wrapped once more, as trainers and `torch.compile` do.
+    """
+    inner: Any = model
+    while not isinstance(inner, torch.nn.parallel.DistributedDataParallel):
+        inner = getattr(inner, "_orig_mod", getattr(inner, "module", None))
+        if inner is None:
+            raise ValueError(
+                f"expected a DistributedDataParallel, got {type(model).__name__}; with one process nothing is sent"
+            )
+    state = State(plan, inner, **{"process_group": inner.process_group, **options})
+    inner.register_comm_hook(state, hook)
+    return state
 
 
 class State(KeptByRank):
@@ -85,13 +105,14 @@ class State(KeptByRank):
             self._running = _Running(self, buffer.device)
         if self._is_between_steps:
             self.traffic.begin_step()
+            self.follow_scale()
         self._is_between_steps = bucket.is_last()
         self.traffic.dense_bytes += ring_bytes(buffer.numel(), self._running.group.world)
         devices: list[int | str | torch.device] = [] if buffer.device.type == "cpu" else [buffer.device]
         done: torch.futures.Future[Any] = torch.futures.Future(devices=devices)
-        job = _Job(self._bucket(bucket), self.step, bucket.index(), self._running.staging.begin(buffer))
+        pending = self._running.average(buffer, self._bucket(bucket), self.step, bucket.index())
         self.step += bucket.is_last()
-        self._running.start(job, lambda error: done.set_result(error or buffer))
+        pending.add_done_callback(lambda ended: done.set_result(ended.exception() or buffer))
         return done.then(_result)
 
     def _bucket(self, bucket: GradBucket) -> Bucket:
@@ -128,60 +149,20 @@ def hook(state: State, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]
     return state.reduce(bucket)
 
 
-@dataclass(frozen=True)
-class _Job:
-    """A bucket under way."""
-
-    bucket: Bucket
-    step: int
-    index: int
-    ticket: Any  # of the staging
-
-
 class _Running:
-    """The group, the staging and the two threads of a state in use."""
+    """The group, the staging and the threads of a state in use."""
 
     def __init__(self, state: State, device: torch.device) -> None:
-        self.traffic = state.traffic
         self.group = ByteGroup(own_group(state._process_group, state.timeout), state.traffic)
-        self.staging = staging_for(device)
-        self.failure: BaseException | None = None
-        self.encoder = ThreadPoolExecutor(1, thread_name_prefix="perbit-encode")
-        self.exchanger = ThreadPoolExecutor(1, thread_name_prefix="perbit-exchange")
+        self.staging = staging_for(device, state.plan.default)
+        self.pipeline = Pipeline()
         self.restart(state)
 
     def restart(self, state: State) -> None:
         self.reduction = reduction_for(self.group, state.memories, state.seed, state.gather_up_to)
 
-    def start(self, job: _Job, settle: Callable[[BaseException | None], None]) -> None:
-        """Encode and exchange a bucket after those before it; both threads keep the order in which buckets came."""
-        coded = self.encoder.submit(self._encode, job)
-        self.exchanger.submit(self._finish, job, coded, settle)
-
-    def _encode(self, job: _Job) -> tuple[BucketGradients, list[bytes]]:
-        values = self.staging.fetch(job.ticket)
-        gradients = BucketGradients(job.bucket, values, job.step, job.index)
-        with self.traffic.timed("encode"):
-            return gradients, self.reduction.encode(gradients)
-
-    def _finish(
-        self,
-        job: _Job,
-        coded: Pending[tuple[BucketGradients, list[bytes]]],
-        settle: Callable[[BaseException | None], None],
-    ) -> None:
-        try:
-            with self.staging.returning(job.ticket):
-                gradients, frames = coded.result()
-                if self.failure is not None:  # what the others wait for did not go out: nothing else may take its place
-                    raise self.failure
-                with self.traffic.timed("exchange"):
-                    self.reduction.finish(gradients, frames)
-        except BaseException as error:
-            self.failure = error
-            settle(error)
-        else:
-            settle(None)
+    def average(self, buffer: torch.Tensor, bucket: Bucket, step: int, index: int) -> Pending[None]:
+        return self.pipeline.average(buffer, bucket, step, index, self.reduction, self.staging)
 
 
 def _result(done: torch.futures.Future[Any]) -> torch.Tensor:

@@ -14,7 +14,12 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
+from perbit import extras
+
+try:
+    import torch
+except ModuleNotFoundError as error:
+    raise extras.explained(error, "perbit.engines.grace") from error
 
 from perbit.coding.values import Shape
 from perbit.errors import DecodeError

@@ -9,6 +9,7 @@ import zstandard
 from perbit.coding import arrays
 from perbit.coding.bits import Piece, Reader, Writer, varint
 from perbit.coding.codec import Codec, Pipeline, as_pipeline
+from perbit.coding.cost import TO_NAME
 from perbit.coding.families.formats import Raw
 from perbit.coding.families.general import unzstd, zstd_size
 from perbit.coding.values import Shape
@@ -125,7 +126,7 @@ def read(src: Reader) -> Header:
     directory: Piece = src.take(src.varint("length of the directory"), "directory")
     if flags & _PACKED_DIRECTORY:
         directory = _unpack_directory(directory)
-    return Header(_read_directory(Reader(directory)), True, sequence, digest, src.position)
+    return Header(_read_directory(Reader(directory, src.budget)), True, sequence, digest, src.position)
 
 
 def _unpack_directory(packed: Piece) -> bytes:
@@ -139,6 +140,7 @@ def _read_directory(src: Reader) -> tuple[Entry, ...]:
     specs = read_specs(src, src.varint("number of specs", MAX_SPEC_BYTES))
     entries: dict[str, Entry] = {}
     for _ in range(src.varint("number of tensors", MAX_TENSORS)):
+        src.spend(TO_NAME)
         try:
             name = bytes(src.take(src.varint("length of a name", MAX_NAME), "name")).decode()
         except UnicodeDecodeError:

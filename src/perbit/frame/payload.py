@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perbit.coding import arrays
+from perbit.coding.afar import Afar, works_afar
 from perbit.coding.bits import Reader, Writer
 from perbit.coding.codec import FloatCodec, Rest
 from perbit.coding.cost import Budget, Cost
@@ -23,8 +24,27 @@ from perbit.kernels.api import F32
 _TENSOR = Cost(1 << 18, 20_000)  # of any tensor, however small
 
 
-def write(array: NDArray[Any], entry: Entry, name: str | None, out: Writer, key: int) -> None:
-    """Append one tensor, as it is stored or as numpy has it; `name` is for errors."""
+def write(array: NDArray[Any] | Afar, entry: Entry, name: str | None, out: Writer, key: int) -> None:
+    """Append one tensor, as it is stored or as numpy has it, or from afar; `name` is for errors."""
+    if isinstance(array, Afar) and not works_afar(entry.codec):
+        array = array.on_host()
+    if isinstance(array, Afar):
+        _write_from_afar(array, entry, name, out, key)
+    else:
+        _write(array, entry, name, out, key)
+
+
+def _write_from_afar(array: Afar, entry: Entry, name: str | None, out: Writer, key: int) -> None:
+    try:
+        values, first = array.floats(), entry.codec.stages[0]
+        if isinstance(first, FloatCodec) and not first.finds_nonfinite and values.range[2]:
+            raise NonFiniteError("NaN or infinity")
+        entry.codec.rest.encode_floats(values, out, key)
+    except NonFiniteError:
+        raise arrays.nonfinite(array.on_host(), name) from None
+
+
+def _write(array: NDArray[Any], entry: Entry, name: str | None, out: Writer, key: int) -> None:
     stages = entry.codec.stages
     stored = arrays.stored(array)
     values = arrays.without_bf16(stored, entry.dtype)
@@ -78,16 +98,23 @@ def _read(src: Reader, entry: Entry) -> NDArray[Any]:
     return arrays.stored_float32(entry.codec.rest.decode_floats(src, entry.shape), entry.dtype)
 
 
-def add(src: Reader, entry: Entry, out: F32, weight: float) -> None:
+def add(src: Reader, entry: Entry, out: F32 | Afar, weight: float) -> None:
     """Add the next tensor, times the weight, without a dense copy where its codec can."""
     if entry.dtype == "float32":
         src.spend(_TENSOR)
-        entry.codec.rest.decode_add(src, entry.shape, out, weight)
+        if isinstance(out, Afar):
+            out.add(src, entry.shape, entry.codec.rest, weight)
+        else:
+            entry.codec.rest.decode_add(src, entry.shape, out, weight)
         if src.budget is not None:
             src.budget.keep(0)
     elif entry.dtype in arrays.FLOATS:
         values = arrays.without_bf16(read_stored(src, entry), entry.dtype)
-        K.axpy(out, arrays.to_floats(values, entry.name).flat, weight)
+        floats = arrays.to_floats(values, entry.name).flat
+        if isinstance(out, Afar):
+            out.axpy(floats, weight)
+        else:
+            K.axpy(out, floats, weight)
     else:
         raise DecodeError(f"cannot add {entry.dtype} values to floats")
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perbit.coding import arrays
+from perbit.coding.afar import Afar
 from perbit.coding.agreed import Agreed, AgreedLike
 from perbit.coding.bits import Piece, Reader, Writer
 from perbit.coding.codec import Codec, as_pipeline
@@ -41,7 +42,7 @@ def encode(x: Any, spec: CodecLike, *, seed: int | None = None, name: str | None
     return write_one(entry, array, seed=seed, name=name)
 
 
-def write_one(entry: Entry, array: NDArray[Any], *, seed: int | None = None, name: str | None = None) -> bytes:
+def write_one(entry: Entry, array: NDArray[Any] | Afar, *, seed: int | None = None, name: str | None = None) -> bytes:
     """A frame of one array."""
     out = Writer()
     write_array(entry, out)
@@ -66,7 +67,7 @@ def write(
 
 def write_entries(
     entries: Sequence[Entry],
-    values: Sequence[NDArray[Any]],
+    values: Sequence[NDArray[Any] | Afar],
     *,
     seed: int | None = None,
     sequence: int | None = None,
@@ -258,7 +259,8 @@ def _describe(entry: Entry, n_bytes: int, sections: list[tuple[str, int]]) -> di
 
 def read_header(frame: Piece, max_values: int | None = None) -> Header:
     """Check a frame's seal and read its header, without decoding any value."""
-    return _unsealed(frame, max_values)[1]
+    view = _bytes_of(frame)
+    return _unsealed(view, max_values, Budget.of_frame(len(view), max_values or 0))[1]
 
 
 def open_frame(
@@ -271,27 +273,30 @@ def open_frame(
     codecs: AgreedLike | None = None,
 ) -> tuple[Reader, Header]:
     """A frame whose seal is good and whose claims are within the limits: its header, and a reader that stands at the payload."""
-    src, header = _unsealed(frame, max_values)
+    view, values = _bytes_of(frame), expected if expected is not None else max_values or 0
+    budget = Budget.of_frame(len(view), values, max_memory, max_operations)
+    src, header = _unsealed(view, max_values, budget)
     if codecs is not None:
         check_codecs(header, codecs)
-    values = expected if expected is not None else max_values or 0
-    src.budget = Budget.of_frame(len(src.view) + SEAL_BYTES, values, max_memory, max_operations)
-    payload.check_results(header.entries, src.budget)
+    payload.check_results(header.entries, budget)
     return src, header
 
 
-def _unsealed(frame: Piece, max_values: int | None) -> tuple[Reader, Header]:
+def _bytes_of(frame: Piece) -> memoryview:
     if not isinstance(frame, bytes | bytearray | memoryview):
         raise DecodeError(f"a frame is bytes, got {type(frame).__name__}")
     try:
-        view = memoryview(frame).cast("B")
+        return memoryview(frame).cast("B")
     except (TypeError, ValueError) as error:
         raise DecodeError(f"a frame is contiguous bytes: {error}") from None
+
+
+def _unsealed(view: memoryview, max_values: int | None, budget: Budget) -> tuple[Reader, Header]:
     if len(view) < len(MAGIC) + 2 + SEAL_BYTES or view[:4] != MAGIC:
         raise DecodeError(f"not a perbit frame: it must start with {MAGIC!r} and have at least 10 bytes")
     if view[4] != VERSION:
         raise DecodeError(f"frame version {view[4]} is not known; this perbit reads version {VERSION}")
-    src = Reader(unsealed(view))
+    src = Reader(unsealed(view), budget)
     src.take(5, "magic")
     with payload.decoding():
         header = read(src)
@@ -311,6 +316,8 @@ def check_codecs(header: Header, codecs: AgreedLike) -> None:
 
 
 def _check_target(name: str, target: Any) -> None:
+    if isinstance(target, Afar):
+        return
     flags = target.flags if isinstance(target, np.ndarray) and target.dtype == np.float32 else None
     if flags is None or not (flags.c_contiguous and flags.aligned and flags.writeable):
         raise EncodeError(

@@ -18,6 +18,7 @@ from typing import Any
 from perbit.coding import registry
 from perbit.coding.bits import Reader, varint
 from perbit.coding.codec import Codec, parameters, same_parameter, stages_of
+from perbit.coding.cost import TO_NAME
 from perbit.coding.spec import MAX_DEPTH, MAX_STAGES, assemble, construct
 from perbit.errors import DecodeError, SpecError
 
@@ -85,7 +86,7 @@ def read_spec(src: Reader) -> Codec:
 
 def read_specs(src: Reader, count: int) -> list[Codec]:
     """Read several codecs in a row, which have at most MAX_BYTES together."""
-    window = Reader(src.view[src.position : src.position + MAX_BYTES])
+    window = Reader(src.view[src.position : src.position + MAX_BYTES], src.budget)
     codecs = [_read_pipeline(window, 0) for _ in range(count)]
     src.take(window.position, "specs")
     return codecs
@@ -104,6 +105,7 @@ def _read_pipeline(src: Reader, depth: int) -> Codec:
 
 
 def _read_codec(src: Reader, depth: int) -> Codec:
+    src.spend(TO_NAME)
     wire_id = src.varint("codec id")
     if wire_id:
         cls = registry.by_id(wire_id)

@@ -3,27 +3,41 @@
 A round of H local steps takes a worker from the shared model θ to its own model w. It sends the pseudo-gradient θ - w, coded, with error
 feedback. The outer optimizer takes a step with the mean of all pseudo-gradients, and every worker goes on from the new θ. All workers
 compute the same θ, bit for bit, so nobody sends it.
+
+The model may be cut into fragments, which take turns within a round, and what they send may travel while training goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from perbit.outer.model import MakeOptimizer, Named, SharedModel, fragments_of
 from perbit.plan.plan import PlanLike, as_plan
 from perbit.torch.averaging import Memory, all_reduce
-from perbit.torch.errorfeedback import trained_parameters
-from perbit.torch.tensors import cast, strided
-
-MakeOptimizer = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
+from perbit.torch.collective.bytegroup import own_group
 
 
-def nesterov(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """DiLoCo's outer optimizer: SGD with rate 0.7 and Nesterov momentum 0.9."""
-    return torch.optim.SGD(parameters, lr=0.7, momentum=0.9, nesterov=True)
+@dataclass
+class Flight:
+    """A fragment's pseudo-gradients under way, and in how many local steps they are to arrive; `travel` replaces them by their mean."""
+
+    change: Named
+    buffers: Named
+    left: int
+    travel: Future[None] | None = None
+
+    def arrived(self) -> Flight:
+        if self.travel is not None:
+            self.travel.result()
+        return self
 
 
 class LocalSteps:
@@ -40,6 +54,10 @@ class LocalSteps:
             A number γ between 0 and 1: every codec that is not exact has a memory, which counts γ times. False: no memory.
         seed: of all random choices; every rank, round and parameter draws its own.
         group: the ranks that train together; None for all.
+        fragments: into how many parts the model is cut. Each is averaged once in a round, at times spread evenly over it.
+        delay: for how many local steps training goes on while a fragment travels; 0: it waits. Less than every / fragments.
+        keep: where there is a delay, the share of its own values that a worker keeps when a fragment arrives. They have seen the local
+            steps since the fragment left, the shared ones have not.
     """
 
     def __init__(
@@ -52,89 +70,162 @@ class LocalSteps:
         error_feedback: bool | float = True,
         seed: int = 0,
         group: dist.ProcessGroup | None = None,
+        fragments: int = 1,
+        delay: int = 0,
+        keep: float = 0.0,
     ) -> None:
-        if every < 1:
-            raise ValueError(f"every is a number of local steps, at least 1, got {every}")
-        self.plan, self.every = as_plan(spec), every
-        self.memory = Memory(group, error_feedback=error_feedback, seed=seed)
-        self.local = {name: strided(x, name) for name, x in trained_parameters(model).items()}
-        if not self.local:
-            raise ValueError("the model has no parameter that needs a gradient")
-        self._buffers = {name: x for name, x in model.named_buffers() if x.is_floating_point() and x.numel()}
-        _take_from_first({**self.local, **self._buffers}, group)
-        self.shared = {name: torch.nn.Parameter(_wide(x)) for name, x in self.local.items()}
-        self.optimizer = (outer or nesterov)(list(self.shared.values()))
+        _check_times(every, fragments, delay, keep)
+        self.plan, self.every, self.delay, self.keep = as_plan(spec), every, delay, keep
+        self.model = SharedModel(model, outer)
+        self.fragments = fragments_of({name: x.numel() for name, x in self.model.local.items()}, fragments)
+        _take_from_first({**self.model.local, **self.model.buffers}, group)
+        self.model.begin()
+        # What travels in the background must not come between the collectives of the training loop.
+        self.memory = Memory(own_group(group) if delay else group, error_feedback=error_feedback, seed=seed)
+        self._thread: ThreadPoolExecutor | None = None
+        self._flight: Flight | None = None
         self.n_local = 0  # steps since the last round
-        self.n_skipped = 0  # rounds in which a worker had no finite model
+        self.n_skipped = 0  # rounds, or fragments of one, in which a worker had no finite model
+        self.stalled_seconds = 0.0
+
+    @property
+    def shared(self) -> Mapping[str, torch.nn.Parameter]:
+        """The shared model, in float32."""
+        return self.model.shared
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """That of the shared model."""
+        return self.model.optimizer
 
     def step(self) -> bool:
-        """Count a local step; True if it was the last of a round, and the model is now the shared one."""
+        """Count a local step; True if it was the last of a round. Without a delay the model is then the shared one."""
+        if self._flight is not None:
+            self._flight.left -= 1
+            if self._flight.left == 0:
+                self._land(self.keep)
         self.n_local += 1
+        for number, names in enumerate(self.fragments, 1):
+            if self.n_local == self.every * number // len(self.fragments):
+                self._send(names, is_last=number == len(self.fragments))
         if self.n_local < self.every:
             return False
-        self.synchronize()
+        self.n_local = 0
         return True
 
-    @torch.no_grad()
     def synchronize(self) -> None:
         """End the round now, as all ranks must do together: average, take an outer step, go on from the shared model.
 
         If the model of any worker is not finite, all of them go back to the shared model, and the round is skipped.
         """
-        change = {name: shared - self.local[name] for name, shared in self.shared.items()}
-        all_reduce(change, self.plan, memory=self.memory)
-        if all(bool(mean.isfinite().all()) for mean in change.values()):
-            for name, shared in self.shared.items():
-                shared.grad = change[name]
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-        else:
-            self.n_skipped += 1
-        for name, shared in self.shared.items():
-            self.local[name].copy_(cast(shared.detach(), self.local[name].dtype))
-        if self._buffers:
-            all_reduce(self._buffers, "raw", self.memory._process_group)
+        if self._flight is not None:
+            self._land(self.keep)
+        with self._stalled():
+            change, buffers = self.model.change(self.model.local), dict(self.model.buffers)
+            self._travel(change, buffers)
+        self._take(change, buffers, 0.0)
         self.n_local = 0
 
     def metrics(self) -> dict[str, float]:
-        """Those of `perbit.torch.Memory`, where a step is a round; rounds that were skipped; local steps since the last round."""
-        return {**self.memory.metrics(), "skipped": self.n_skipped, "local_steps": self.n_local}
+        """Those of `perbit.torch.Memory`, where a step is an exchange; what was skipped; local steps since the last round; and
+        `stalled_seconds`, for how long training stood still for exchanges so far."""
+        own = {"skipped": self.n_skipped, "local_steps": self.n_local, "stalled_seconds": self.stalled_seconds}
+        return {**self.memory.metrics(), **own}
+
+    # --- exchanges ---------------------------------------------------------------------------------------------------
+
+    def _send(self, names: list[str], is_last: bool) -> None:
+        """Start the exchange of a fragment; without a delay, end it too. Buffers go with the last one."""
+        buffers = {name: x.clone() for name, x in self.model.buffers.items()} if is_last else {}
+        self._flight = Flight(self.model.change(names), buffers, self.delay)
+        if self.delay:
+            self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="perbit-outer")
+            self._flight.travel = self._thread.submit(self._travel, self._flight.change, buffers)
+            return
+        with self._stalled():
+            self._travel(self._flight.change, buffers)
+        self._land(0.0)
+
+    @torch.no_grad()
+    def _travel(self, change: Named, buffers: Named) -> None:
+        all_reduce(change, self.plan, memory=self.memory)
+        if buffers:
+            all_reduce(buffers, "raw", self.memory._process_group)
+
+    def _land(self, keep: float) -> None:
+        """Wait for the fragment that is under way, and go on from it."""
+        assert self._flight is not None
+        with self._stalled():
+            arrived = self._flight.arrived()
+        self._flight = None
+        self._take(arrived.change, arrived.buffers, keep)
+
+    @torch.no_grad()
+    def _take(self, mean: Named, buffers: Named, keep: float) -> None:
+        self.n_skipped += not self.model.move(mean, keep)
+        for name, x in buffers.items():
+            self.model.buffers[name].copy_(x)
+
+    @contextmanager
+    def _stalled(self) -> Iterator[None]:
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.stalled_seconds += time.perf_counter() - begin
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the model and the local optimizer, which the user saves. Each rank has its own: save all three for every rank."""
+        """Everything but the model and the local optimizer, which the user saves. Each rank has its own: save all three for every rank.
+
+        It waits for a fragment that is under way; what has arrived is saved too, and takes its place at the same step as without saving.
+        """
+        flight = self._flight and self._flight.arrived()
         return {
             **self._settings(),
+            **self.model.state_dict(),
             "memory": self.memory.state_dict(),
-            "shared": {name: x.detach().clone() for name, x in self.shared.items()},
-            "optimizer": self.optimizer.state_dict(),
+            "flight": flight
+            and {"change": _copies(flight.change), "buffers": _copies(flight.buffers), "left": flight.left},
             "n_local": self.n_local,
             "n_skipped": self.n_skipped,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state_dict()` of the same rank, with the same model, spec and length of a round."""
+        """Go on from `state_dict()` of the same rank, with the same model, spec, length of a round and fragments."""
         for key, mine in self._settings().items():
             if state[key] != mine:
                 raise ValueError(f"the checkpoint was made with {key} {state[key]!r}, this run has {mine!r}")
-        shapes = {name: x.shape for name, x in self.shared.items()}
-        if {name: x.shape for name, x in state["shared"].items()} != shapes:
-            raise ValueError("the checkpoint is of another model")
         self.memory.load_state_dict(state["memory"])
-        with torch.no_grad():
-            for name, x in self.shared.items():
-                x.copy_(state["shared"][name])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.model.load_state_dict(state)
+        flight = state["flight"]
+        self._flight = flight and Flight(_copies(flight["change"]), _copies(flight["buffers"]), int(flight["left"]))
         self.n_local, self.n_skipped = int(state["n_local"]), int(state["n_skipped"])
 
     def _settings(self) -> dict[str, Any]:
-        return {"spec": str(self.plan), "every": self.every, "error_feedback": self.memory.error_feedback}
+        times = {"every": self.every, "fragments": len(self.fragments), "delay": self.delay, "keep": self.keep}
+        return {"spec": str(self.plan), **times, "error_feedback": self.memory.error_feedback}
 
 
-def _wide(x: torch.Tensor) -> torch.Tensor:
-    """A copy in which small outer steps are not lost: float32, or float64 for float64."""
-    return x.detach().to(torch.promote_types(x.dtype, torch.float32), copy=True)
+def _check_times(every: int, fragments: int, delay: int, keep: float) -> None:
+    if every < 1:
+        raise ValueError(f"every is a number of local steps, at least 1, got {every}")
+    if not 1 <= fragments <= every:
+        raise ValueError(
+            f"fragments take turns within the {every} steps of a round: give 1 to {every}, got {fragments}"
+        )
+    if not 0 <= delay < max(1, every // fragments):
+        raise ValueError(
+            f"delay must be below {every // fragments}, the steps between two fragments, so that one arrives before the next leaves; "
+            f"got {delay}"
+        )
+    if not 0 <= keep < 1 or (keep and not delay):
+        raise ValueError(f"keep is a share from 0 to below 1, and 0 where there is no delay, got {keep}")
+
+
+def _copies(tensors: Mapping[str, torch.Tensor]) -> Named:
+    return {name: x.clone() for name, x in tensors.items()}
 
 
 def _take_from_first(tensors: Mapping[str, torch.Tensor], group: dist.ProcessGroup | None) -> None:

@@ -21,6 +21,9 @@ class Preset:
     rate: float
     momentum: float
     error_feedback: bool | float
+    fragments: int = 1
+    delay: int = 0
+    keep: float = 0.0
 
     def outer(self, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
         """SGD, with Nesterov momentum if there is any."""
@@ -32,8 +35,14 @@ PRESETS = {
     "local_sgd": Preset("raw", every=8, rate=1.0, momentum=0.0, error_feedback=False),
     # Douillard et al., 2023: an outer optimizer, float32.
     "diloco": Preset("raw", every=500, rate=0.7, momentum=0.9, error_feedback=False),
-    # After Sarfi et al., 2025: a 64th of the values in two bits, and error feedback instead of outer momentum.
-    "sparseloco": Preset("topk(0.015625) | uniform(2) | rans", every=30, rate=1.0, momentum=0.0, error_feedback=0.95),
+    # Douillard et al., 2025: fragments that travel while training goes on, four bits a value. The paper's are floats of three exponent bits.
+    "diloco_int4": Preset(
+        "qsgd(7) | rans", every=100, rate=0.7, momentum=0.9, error_feedback=False, fragments=4, delay=5, keep=0.5
+    ),
+    # Sarfi et al., 2025: 64 of every 4096 values in two bits, and error feedback instead of outer momentum.
+    "sparseloco": Preset(
+        "topk(k=64, chunk=4096) | mwl2(2, 2) | rans", every=30, rate=1.0, momentum=0.0, error_feedback=0.95
+    ),
     # Ours: a tenth of a bit for each value, spent where it counts most, and error feedback instead of outer momentum.
     "rd": Preset("rd(bits=0.1)", every=30, rate=1.0, momentum=0.0, error_feedback=True),
 }
@@ -57,6 +66,5 @@ def preset(
     if unknown := changes.keys() - known:
         raise ValueError(f"a preset has no setting {min(unknown)!r}; it has {', '.join(known)}")
     chosen = replace(PRESETS[name], **changes)
-    return LocalSteps(
-        model, chosen.spec, every=chosen.every, outer=chosen.outer, error_feedback=chosen.error_feedback, seed=seed, group=group
-    )  # fmt: skip
+    handed_on = {field: getattr(chosen, field) for field in known if field not in ("spec", "rate", "momentum")}
+    return LocalSteps(model, chosen.spec, outer=chosen.outer, seed=seed, group=group, **handed_on)

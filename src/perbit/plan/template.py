@@ -98,7 +98,12 @@ class Template:
             self.fill(0.5)
         if not self._accepts(2.0):  # a share
             return real_numbers(name, 1 / max(n, 1), 1.0)
-        return real_numbers(name, min(1e-6, magnitudes[0]), max(1e3, magnitudes[1]))
+        axis = real_numbers(name, min(1e-6, magnitudes[0]), max(1e3, magnitudes[1]))
+        if not (self._accepts(axis.value(0)) and self._accepts(axis.value(axis.count - 1))):
+            raise SpecError(
+                f"a budget cannot search {name} in {self.text!r}; leave another parameter open, as in rd(?)"
+            )
+        return axis
 
     def _accepts(self, value: int | float) -> bool:
         try:

@@ -29,7 +29,7 @@ def with_common_thresholds(codecs: Mapping[str, Codec], tensors: Mapping[str, ND
     firsts = {name: stages_of(codec)[0] for name, codec in codecs.items()}
     for first in set(firsts.values()):
         names = [name for name in codecs if firsts[name] == first and tensors[name].size]
-        if isinstance(first, TopK) and first.ratio is not None and names:
+        if isinstance(first, TopK) and has_share(first) and first.ratio is not None and names:
             level = common_level([tensors[name] for name in names], first.ratio)
             result |= {name: with_threshold(codecs[name], level) for name in names}
     return result
@@ -45,7 +45,7 @@ def with_threshold(codec: Codec, level: float = 0.0) -> Codec:
 def has_share(codec: Codec) -> bool:
     """Whether a codec keeps a share of its values, which tensors can compete for: topk(ratio) at the front."""
     first = stages_of(codec)[0]
-    return isinstance(first, TopK) and first.ratio is not None
+    return isinstance(first, TopK) and first.ratio is not None and first.chunk is None
 
 
 def common_level(tensors: list[NDArray[Any]], ratio: float) -> float:

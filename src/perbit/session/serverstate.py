@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
+import numpy as np
+
 from perbit.channels.store import STATE_TYPES as STORE_TYPES
 from perbit.kernels.api import F32
 from perbit.protocols import protocol as protocol_module
@@ -59,5 +61,13 @@ STATE_TYPES = (ServerState, Known, Pending, Model, Terms, *TYPES, *STORE_TYPES, 
 
 def number_of(client: ClientId) -> int:
     """The number under which a client draws: its own if it is one, otherwise a hash of its name."""
-    is_number = isinstance(client, int) and not isinstance(client, bool)
-    return int(client) & 0xFFFFFFFF if is_number else crc32(repr(client).encode())  # type: ignore[call-overload]
+    name = plain(client)
+    is_number = isinstance(name, int) and not isinstance(name, bool)
+    return int(name) & 0xFFFFFFFF if is_number else crc32(repr(name).encode())  # type: ignore[call-overload]
+
+
+def plain(client: ClientId) -> ClientId:
+    """A name as the journal gives it back: numpy's scalars as Python's, which are equal but look different."""
+    if isinstance(client, tuple):
+        return tuple(map(plain, client))
+    return client.item() if isinstance(client, np.generic) else client

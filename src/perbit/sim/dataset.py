@@ -50,13 +50,30 @@ class Items:
         return Items(self.fetch, self.order[indices])
 
 
+def joined(first: Array | Items, second: Array | Items) -> Array | Items:
+    """The samples of both, one after the other."""
+    if not isinstance(first, Items) and not isinstance(second, Items):
+        return np.concatenate([first, second])
+
+    def fetch(i: int) -> Array:
+        source, at = (first, i) if i < len(first) else (second, i - len(first))
+        sample: Array = source[np.array([at])][0]
+        return sample
+
+    return Items(fetch, np.arange(len(first) + len(second)))
+
+
 @dataclass(frozen=True)
 class Split:
-    """Samples `x`, targets `y` and, where the data come from people, the natural client `group` of every sample."""
+    """Samples `x`, targets `y` and, where the data come from people, the natural client `group` of every sample.
+
+    `numbers`: which samples of the whole these are, where a part was drawn from it.
+    """
 
     x: Array | Items
     y: Array
     group: Array | None = None
+    numbers: Array | None = None
 
     def __post_init__(self) -> None:
         lengths = [len(self.x), len(self.y)] + ([] if self.group is None else [len(self.group)])
@@ -69,7 +86,12 @@ class Split:
     def take(self, indices: Array) -> Split:
         """The samples at these indices, in their order."""
         x = self.x.take(indices) if isinstance(self.x, Items) else self.x[indices]
-        return Split(x, self.y[indices], None if self.group is None else self.group[indices])
+        group = None if self.group is None else self.group[indices]
+        return Split(x, self.y[indices], group, indices if self.numbers is None else self.numbers[indices])
+
+    def number(self, index: int) -> int:
+        """The number of a sample in the data it was drawn from."""
+        return int(index if self.numbers is None else self.numbers[index])
 
 
 @dataclass(frozen=True)
@@ -135,6 +157,23 @@ class Dataset:
             mean, std = (np.asarray(values, np.float32).reshape(shape) for values in (self.mean, self.std))
             return np.asarray((x.astype(np.float32) - mean) / std, np.float32)
         return x.astype(np.float32 if np.issubdtype(x.dtype, np.floating) else np.int64, copy=False)
+
+    def redrawn(self, test_share: float, seed: int) -> Dataset:
+        """Train and test part drawn anew from all samples.
+
+        >>> digits = Dataset(Info("x", "tabular", (), 2), *(Split(np.arange(5.0), np.zeros(5, int)) for _ in range(2)))
+        >>> drawn = digits.redrawn(0.3, seed=0)
+        >>> len(drawn.train), len(drawn.test), sorted(map(float, joined(drawn.train.x, drawn.test.x)))[:4]
+        (7, 3, [0.0, 0.0, 1.0, 1.0])
+        """
+        train, test = self.train, self.test
+        if (train.group is None) != (test.group is None):
+            raise DataError(f"the test part of {self.info.name} has no clients, so test_share cannot draw another one")
+        group = None if train.group is None or test.group is None else np.concatenate([train.group, test.group])
+        whole = Split(joined(train.x, test.x), np.concatenate([train.y, test.y]), group)
+        n_test = min(max(1, round(test_share * len(whole))), len(whole) - 1)
+        order = np.random.default_rng(seed).permutation(len(whole))
+        return replace(self, train=whole.take(np.sort(order[n_test:])), test=whole.take(np.sort(order[:n_test])))
 
     def head(self, n_train: int, n_test: int | None = None) -> Dataset:
         """The first samples only: for quick runs."""

@@ -138,8 +138,8 @@ def _with_classes(train: Split, test: Split) -> tuple[Split, Split, int]:
     classes, numbers = np.unique(y, return_inverse=True)
     numbers = numbers.astype(np.int64)
     return (
-        Split(train.x, numbers[: len(train)], train.group),
-        Split(test.x, numbers[len(train) :], test.group),
+        Split(train.x, numbers[: len(train)], train.group, train.numbers),
+        Split(test.x, numbers[len(train) :], test.group, test.numbers),
         len(classes),
     )
 

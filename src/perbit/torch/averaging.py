@@ -16,6 +16,7 @@ from perbit.plan.plan import Chooser, PlanLike
 from perbit.torch.collective.buckets import Bucket, BucketGradients, CodedParameter, plan_by_parameter, ring_bytes
 from perbit.torch.collective.bytegroup import ByteGroup, for_bytes
 from perbit.torch.collective.reduction import Reduction, reduction_for
+from perbit.torch.device import serves, vector_of
 from perbit.torch.frames import named_mapping
 from perbit.torch.kept import KeptByRank
 from perbit.torch.tensors import Tensors, cast, strided
@@ -51,8 +52,10 @@ class Memory(KeptByRank):
         values = _flat(bucket, targets)
         reduction = self._reduction()
         self.traffic.begin_step()
+        self.follow_scale()
         self.traffic.dense_bytes += ring_bytes(values.numel(), reduction.group.world)
-        gradients = BucketGradients(bucket, values.numpy(), self.step, index=0)
+        vector = vector_of(values) if bucket.works_afar else values.numpy()
+        gradients = BucketGradients(bucket, vector, self.step, index=0)
         with self.traffic.timed("encode"):
             frames = reduction.encode(gradients)
         with self.traffic.timed("exchange"):
@@ -102,8 +105,9 @@ def _checked(x: object, name: str) -> torch.Tensor:
 
 
 def _flat(bucket: Bucket, tensors: Tensors) -> torch.Tensor:
-    """All values as float32 on the CPU, in memory of their own."""
-    flat = torch.empty(bucket.parameters[-1].stop)
+    """All values as float32, in memory of their own: where the first one lies if coders have kernels there, else on the CPU."""
+    there = next(iter(tensors.values())).device
+    flat = torch.empty(bucket.n, device=there if bucket.works_afar and serves(there) else None)
     for parameter in bucket.parameters:
         flat[parameter.start : parameter.stop].view(parameter.shape).copy_(tensors[parameter.name])
     return flat

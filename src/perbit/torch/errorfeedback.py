@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from perbit.coding import arrays
-from perbit.coding.bits import Piece
-from perbit.coding.codec import as_pipeline
+from perbit.coding.afar import Afar
+from perbit.coding.bits import Piece, Reader
+from perbit.coding.codec import Pipeline, as_pipeline
 from perbit.coding.values import size
 from perbit.errors import EncodeError
 from perbit.frame import payload, wire
@@ -20,10 +21,15 @@ from perbit.kernels import K
 from perbit.kernels.api import F32
 from perbit.plan.plan import PlanLike, as_plan
 from perbit.randomness import fold
+from perbit.torch import vectors
+from perbit.torch.device import afar
 from perbit.torch.feedback import decay as decay_of
 from perbit.torch.frames import named_mapping
 from perbit.torch.kept import Kept
-from perbit.torch.tensors import Tensors, named_tensors, read_tensor, stored
+from perbit.torch.tensors import Tensors, named_tensors, on_host, read_tensor, storable
+
+if TYPE_CHECKING:
+    from perbit.torch.vectors import Vector
 
 
 class ErrorFeedback(Kept):
@@ -61,16 +67,14 @@ class ErrorFeedback(Kept):
 
         If anything cannot be coded (NaN, other shapes), the memories stay as they were.
         """
-        hosted = {name: stored(x, name) for name, x in self._checked(tensors).items()}
+        given = {name: storable(x, name) for name, x in self._checked(tensors).items()}
         self.traffic.begin_step()
+        self.follow_scale()
         with self.traffic.timed("encode"):
-            values = {name: self._fed(name, x, dtype) for name, (dtype, x) in hosted.items()}
-            frame = self._encoded({name: dtype for name, (dtype, _) in hosted.items()}, values)
-            decoded = wire.read_all(payload.read_stored, frame, self.shapes)
-        for name in values:
-            if self._decays[name] is not None:
-                sent = arrays.without_bf16(decoded[name], hosted[name][0])
-                self.memories.arrays[name] = (values[name] - sent).reshape(-1).astype(np.float32, copy=False)
+            values = {name: self._fed(name, x, dtype) for name, (dtype, x) in given.items()}
+            frame = self._encoded({name: dtype for name, (dtype, _) in given.items()}, values)
+            left = wire.read_all(lambda src, entry: self._left(src, entry, values[entry.name]), frame, self.shapes)
+        self.memories.arrays |= {name: memory for name, memory in left.items() if memory is not None}
         self.step += 1
         self.traffic.sent_bytes += len(frame)
         self.traffic.dense_bytes += sum(4 * x.size for x in values.values())
@@ -113,21 +117,40 @@ class ErrorFeedback(Kept):
             raise EncodeError("no parameter has a gradient; call backward() first, or pass the tensors to compress")
         return {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in self._parameters.items()}
 
-    def _fed(self, name: str, x: NDArray[Any], dtype: str) -> NDArray[Any]:
+    def _codec(self, name: str, dtype: str) -> Pipeline:
+        """As far as its name, shape and dtype tell."""
+        return as_pipeline(self.plan.codec_for(name, self.shapes[name], dtype))
+
+    def _fed(self, name: str, x: torch.Tensor, dtype: str) -> NDArray[Any] | Afar:
         """What to encode: x + γ·m in memory of its own, or x as it is stored where there is no memory."""
         gamma = self._decays[name]
+        there = None if self.plan.looks_at_values else afar(x, self._codec(name, dtype))
         if gamma is None:
-            return x
-        values: F32 = np.ascontiguousarray(arrays.without_bf16(x, dtype), np.float32)
+            return on_host(x) if there is None else there
+        if there is not None:
+            return there.fed(vectors.placed(self.memories.of(name, there.size, there), there), gamma)  # type: ignore[arg-type]
+        values: F32 = np.ascontiguousarray(arrays.without_bf16(on_host(x), dtype), np.float32)
         out = np.empty(values.size, np.float32)
-        K.feedback_add(values.reshape(-1), self.memories.of(name, values.size), gamma, out)
+        K.feedback_add(values.reshape(-1), self.memories.of(name, values.size), gamma, out)  # type: ignore[arg-type]
         return out.reshape(values.shape)
 
-    def _encoded(self, dtypes: Mapping[str, str], values: Mapping[str, NDArray[Any]]) -> bytes:
+    def _left(self, src: Reader, entry: Entry, values: NDArray[Any] | Afar) -> Vector | None:
+        """What the frame leaves out of these values: the next memory; None for tensors without one."""
+        if self._decays[entry.name] is None or not isinstance(values, Afar):
+            sent = arrays.without_bf16(payload.read_stored(src, entry), entry.dtype)
+            if self._decays[entry.name] is None:
+                return None
+            return (values - sent).reshape(-1).astype(np.float32, copy=False)  # type: ignore[no-any-return]
+        memory = values.reshape(-1)
+        payload.add(src, entry, memory, -1.0)
+        return memory  # type: ignore[return-value]
+
+    def _encoded(self, dtypes: Mapping[str, str], values: Mapping[str, NDArray[Any] | Afar]) -> bytes:
         seed = fold(self.seed, self.step)
-        known = {name: arrays.without_bf16(x, dtypes[name]) for name, x in values.items()}
-        codecs = self.plan.codecs(known, seed)
-        entries = [Entry(name, dtypes[name], x.shape, as_pipeline(codecs[name])) for name, x in values.items()]
+        hosted = {name: arrays.without_bf16(x, dtypes[name]) for name, x in values.items() if not isinstance(x, Afar)}
+        chosen = self.plan.codecs(hosted, seed) if self.plan.looks_at_values else {}
+        codecs = {name: as_pipeline(chosen[name]) if chosen else self._codec(name, dtypes[name]) for name in values}
+        entries = [Entry(name, dtypes[name], x.shape, codecs[name]) for name, x in values.items()]
         return wire.write_entries(entries, list(values.values()), seed=seed)
 
 

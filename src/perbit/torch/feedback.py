@@ -7,14 +7,16 @@ Between the two the memory holds what is under way, so a step that fails is not 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from perbit.coding.codec import Pipeline
-from perbit.kernels import K
 from perbit.kernels.api import F32
+from perbit.torch import vectors
+
+if TYPE_CHECKING:
+    from perbit.torch.vectors import Vector
 
 
 def decay(error_feedback: bool | float, codec: Pipeline, n: int) -> float | None:
@@ -33,13 +35,12 @@ class Memories:
     """One flat array for each tensor that has a memory."""
 
     def __init__(self) -> None:
-        self.arrays: dict[str, F32] = {}
+        self.arrays: dict[str, Vector] = {}
 
-    def of(self, name: str, n: int) -> F32:
-        """The memory of a tensor, zeros at first."""
-        if name not in self.arrays:
-            self.arrays[name] = np.zeros(n, np.float32)
-        found = self.arrays[name]
+    def of(self, name: str, n: int, like: Vector | None = None) -> Vector:
+        """The memory of a tensor, zeros at first; where `like` lies, if it is given."""
+        known = self.arrays.get(name)
+        found = self.arrays[name] = vectors.zeros(n, like) if known is None else vectors.placed(known, like)
         if found.size != n:
             raise ValueError(
                 f"the error memory of {name!r} has {found.size} values, the tensor {n}; the checkpoint is of another model"
@@ -49,14 +50,14 @@ class Memories:
     def scale(self, factor: float) -> None:
         """Multiply all memories, as when the unit of the gradients changes."""
         for array in self.arrays.values():
-            array *= np.float32(factor)
+            vectors.scale(array, factor)
 
     def norms(self) -> dict[str, float]:
         """The Euclidean norm of every memory."""
-        return {name: float(np.sqrt(K.moments(array)[2])) for name, array in self.arrays.items()}
+        return {name: vectors.norm(array) for name, array in self.arrays.items()}
 
     def copies(self) -> dict[str, F32]:
-        return {name: array.copy() for name, array in self.arrays.items()}
+        return {name: vectors.on_host(array) for name, array in self.arrays.items()}
 
     def load(self, arrays: Mapping[str, Any]) -> None:
         """Take over copies of these arrays or tensors."""
@@ -64,12 +65,12 @@ class Memories:
         self.arrays = {name: tensor.flatten().clone().numpy() for name, tensor in tensors.items()}
 
 
-def fed(g: F32, memory: F32 | None, gamma: float, is_zero: bool) -> F32:
+def fed(g: Vector, memory: Vector | None, gamma: float, is_zero: bool) -> Vector:
     """What to encode for gradient g: the memory, which now holds g + γ·m, or g itself where there is none.
 
     Where a whole gradient is zero the memory waits: an engine may drop what arrives for a parameter that nobody used.
     """
     if memory is None or is_zero:
         return g
-    K.feedback_add(g, memory, gamma, memory)
+    vectors.feed(memory, g, gamma)
     return memory

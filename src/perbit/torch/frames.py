@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from perbit.coding import arrays
+from perbit.coding.afar import Afar
 from perbit.coding.agreed import AgreedLike
 from perbit.coding.bits import Piece
 from perbit.coding.codec import as_pipeline
@@ -18,7 +19,18 @@ from perbit.errors import DecodeError, EncodeError
 from perbit.frame import wire
 from perbit.frame.header import Entry
 from perbit.plan.plan import PlanLike, as_plan
-from perbit.torch.tensors import DeviceLike, Tensors, cast, named_tensors, read_tensor, stored, strided
+from perbit.torch.device import target
+from perbit.torch.tensors import (
+    DeviceLike,
+    Tensors,
+    cast,
+    named_tensors,
+    on_host,
+    read_tensor,
+    storable,
+    strided,
+    values_of,
+)
 
 
 def encode(x: torch.Tensor, spec: CodecLike, *, seed: int | None = None, name: str | None = None) -> bytes:
@@ -29,8 +41,10 @@ def encode(x: torch.Tensor, spec: CodecLike, *, seed: int | None = None, name: s
     >>> perbit.torch.decode(frame).dtype
     torch.bfloat16
     """
-    dtype, array = stored(x, name)
-    return wire.write_one(Entry("", dtype, array.shape, as_pipeline(codec(spec))), array, seed=seed, name=name)
+    dtype, tensor = storable(x, name)
+    pipeline = as_pipeline(codec(spec))
+    entry = Entry("", dtype, tuple(tensor.shape), pipeline)
+    return wire.write_one(entry, values_of(tensor, pipeline), seed=seed, name=name)
 
 
 def decode(frame: Piece, *, device: DeviceLike = None, dtype: torch.dtype | None = None, **limits: Any) -> torch.Tensor:
@@ -53,10 +67,16 @@ def dumps(tensors: Tensors, plan: PlanLike, *, seed: int | None = None) -> bytes
         plan: a spec for the large tensors (small and one-dimensional ones then go as they are), a Plan, or a Budget.
         seed: fixes every random choice.
     """
-    hosted = {name: stored(x, name) for name, x in named_mapping(tensors).items()}
-    codecs = as_plan(plan).codecs({name: arrays.without_bf16(x, dtype) for name, (dtype, x) in hosted.items()}, seed)
-    entries = [Entry(name, dtype, x.shape, as_pipeline(codecs[name])) for name, (dtype, x) in hosted.items()]
-    return wire.write_entries(entries, [x for _, x in hosted.values()], seed=seed)
+    chooser = as_plan(plan)
+    given = {name: storable(x, name) for name, x in named_mapping(tensors).items()}
+    hosted = {name: on_host(x) for name, (_, x) in given.items()} if chooser.looks_at_values else {}
+    if hosted:
+        codecs = chooser.codecs({name: arrays.without_bf16(x, given[name][0]) for name, x in hosted.items()}, seed)
+    else:
+        codecs = {name: chooser.codec_for(name, tuple(x.shape), dtype) for name, (dtype, x) in given.items()}
+    entries = [Entry(name, dtype, tuple(x.shape), as_pipeline(codecs[name])) for name, (dtype, x) in given.items()]
+    values = [hosted[entry.name] if hosted else values_of(given[entry.name][1], entry.codec) for entry in entries]
+    return wire.write_entries(entries, values, seed=seed)
 
 
 def loads(message: Piece, *, device: DeviceLike = None, **limits: Any) -> dict[str, torch.Tensor]:
@@ -104,8 +124,8 @@ def decode_add(
 ) -> None:
     """Add `weight` times the decoded values to a tensor, or to named tensors for a message; `codecs` is that of `decode`.
 
-    A contiguous float32 tensor on the CPU is added to where it lies, and sparse frames touch only what they hold. For others the frame is
-    decoded first, the sum is made in float32 (float64 for float64), and rounded once.
+    A contiguous float32 tensor is added to where it lies (on a GPU with Triton), and sparse frames touch only what they hold. For others
+    the frame is decoded first, the sum is made in float32 (float64 for float64), and rounded once.
     """
     targets = {name: strided(x, name) for name, x in (out if isinstance(out, Mapping) else {"": out}).items()}
     if wrong := [name for name, x in targets.items() if not x.is_floating_point()]:
@@ -115,7 +135,7 @@ def decode_add(
     wire.decode_add(frame, added if isinstance(out, Mapping) else added[""], weight, codecs=codecs)
     for name, x in targets.items():
         array = added[name]
-        if sums[name] is None and array is not None and array.any():
+        if sums[name] is None and isinstance(array, np.ndarray) and array.any():
             _add_rounded(x, torch.from_numpy(array))
 
 
@@ -126,8 +146,10 @@ def named_mapping(tensors: Tensors) -> Tensors:
     return tensors
 
 
-def _in_place(x: torch.Tensor) -> NDArray[np.float32] | None:
+def _in_place(x: torch.Tensor) -> NDArray[np.float32] | Afar | None:
     """The memory of a tensor as an array that frames can be added to, if it is such memory."""
+    if (there := target(x)) is not None:
+        return there
     if x.device.type != "cpu" or x.dtype != torch.float32 or not x.is_contiguous() or x.is_neg():
         return None
     return x.numpy()

@@ -20,6 +20,8 @@ class Kept:
         self.error_feedback, self.seed, self.step = error_feedback, seed, 0
         self.memories = Memories()
         self.traffic = Traffic()
+        self._scaler: Any = None
+        self._scale: float | None = None
 
     @property
     def sent_bytes(self) -> int:
@@ -52,14 +54,29 @@ class Kept:
         """Tell the memories that values come in another unit from now on: with a loss scaler, new scale over old scale."""
         self.memories.scale(factor)
 
+    def watch(self, scaler: Any) -> None:
+        """Rescale the memories whenever this loss scaler (`torch.amp.GradScaler`, or anything with `get_scale()`) has changed its scale."""
+        self._scaler = scaler
+
+    def follow_scale(self) -> None:
+        """Called where a step begins, before anything is coded."""
+        if self._scaler is None:
+            return
+        scale = float(self._scaler.get_scale())
+        if self._scale is not None and scale != self._scale:
+            self.rescale(scale / self._scale)
+        self._scale = scale
+
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed run needs, as numbers and tensors."""
         memory = {name: torch.from_numpy(array) for name, array in self.memories.copies().items()}
-        return {"step": self.step, "seed": self.seed, "memory": memory}
+        scale = {} if self._scale is None else {"scale": self._scale}
+        return {"step": self.step, "seed": self.seed, "memory": memory, **scale}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from `state_dict()`."""
         self.step, self.seed = int(state["step"]), int(state["seed"])
+        self._scale = state.get("scale")
         self.memories.load(state["memory"])
 
 

@@ -14,10 +14,13 @@ import torch
 from numpy.typing import NDArray
 
 from perbit.coding import arrays
+from perbit.coding.afar import Afar
 from perbit.coding.bits import Reader
+from perbit.coding.codec import Pipeline
 from perbit.errors import EncodeError
 from perbit.frame import payload
 from perbit.frame.header import Entry
+from perbit.torch.device import afar
 
 Tensors = Mapping[str, torch.Tensor]
 DeviceLike = torch.device | str | None
@@ -25,15 +28,33 @@ DeviceLike = torch.device | str | None
 
 def stored(x: object, name: str | None = None) -> tuple[str, NDArray[Any]]:
     """The dtype that a frame gives a tensor, and its values as arrays are stored; `name` is for errors."""
+    dtype, tensor = storable(x, name)
+    return dtype, on_host(tensor)
+
+
+def values_of(tensor: torch.Tensor, codec: Pipeline) -> NDArray[Any] | Afar:
+    """The values of a tensor that is storable: where they lie if the codec has kernels there, else on the host as they are stored."""
+    there = afar(tensor, codec)
+    return on_host(tensor) if there is None else there
+
+
+def storable(x: object, name: str | None = None) -> tuple[str, torch.Tensor]:
+    """The dtype that a frame gives a tensor, and the tensor in it."""
     tensor = strided(x, name)
     if is_float8(tensor.dtype):
         tensor = tensor.to(torch.float32 if tensor.dtype == torch.float8_e8m0fnu else torch.float16)
-    if tensor.dtype == torch.bfloat16:
-        return "bfloat16", tensor.view(torch.int16).numpy(force=True).view(np.uint16)
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in arrays.DTYPES:
         raise EncodeError(f"cannot encode {_called(name)} of dtype {dtype}; use floats or integers")
-    return dtype, tensor.numpy(force=True)
+    return dtype, tensor
+
+
+def on_host(tensor: torch.Tensor) -> NDArray[Any]:
+    """The values of a tensor as arrays are stored."""
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy(force=True).view(np.uint16)
+    found: NDArray[Any] = tensor.numpy(force=True)
+    return found
 
 
 def strided(x: object, name: str | None = None) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from perbit.coding.families import (  # noqa: F401
     bloom,
     choice,
+    counted,
     eden,
     entropy,
     fitdexp,

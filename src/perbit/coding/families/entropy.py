@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -209,7 +210,15 @@ class Huffman(SymbolCoder):
     @staticmethod
     def _prior_lengths(prior: Prior, index: int, alphabet: int) -> NDArray[np.uint8]:
         freqs, _ = prior.freqs(index)
-        return tables.huffman_lengths(freqs.astype(np.uint64), tables.huffman_limit(alphabet))
+        return _code_of(freqs.astype(np.uint64).tobytes(), tables.huffman_limit(alphabet))
+
+
+@lru_cache(maxsize=256)
+def _code_of(frequencies: bytes, limit: int) -> NDArray[np.uint8]:
+    """The code of a prior, not to be written to. A fit that is held gives the same one in every frame."""
+    lengths = tables.huffman_lengths(np.frombuffer(frequencies, np.uint64), limit)
+    lengths.flags.writeable = False
+    return lengths
 
 
 def _model(prior: Prior | None) -> Prior:

@@ -36,7 +36,6 @@ from perbit.gennorm import paper_scale_fp8 as eq16
 from perbit.gennorm.lowfloat import cell_centroids, max_code
 from perbit.gennorm.lowfloat import levels as magnitudes
 from perbit.gennorm.tables import FORMATS
-from perbit.kernels import K
 from perbit.kernels.api import F32, Symbols
 
 _HEAD = struct.Struct("<fBh")  # scale, shape index, spread
@@ -81,6 +80,7 @@ class Fp(Quantizer):
 
     name = "fp"
     wire_id = 17
+    works_afar = True
     examples = (
         "fp(2, 1) | rans",
         'fp(2, 1, scale="paper") | huffman',
@@ -119,7 +119,7 @@ class Fp(Quantizer):
         return 1.0
 
     def quantize(self, values: Floats, key: int) -> Quantized:
-        model, x = self._model(values), values.flat
+        model = self._model(values)
         index, scale, spread, product = LAPLACE, 1.0, 0, 1.0  # if all are zero, any scale will do
         if model is not None:
             index = nearest_beta_index(model.beta)
@@ -133,7 +133,7 @@ class Fp(Quantizer):
         thresholds = _thresholds(*self._format, scale)
 
         def fill(lo: int, hi: int, out: Symbols) -> None:
-            K.quantize_codebook(x[lo:hi], thresholds, out)
+            values.quantize_codebook(lo, hi, thresholds, out)
 
         return Quantized([("fit", head)], len(thresholds) + 1, fill, _prior(*self._format, index, spread))
 

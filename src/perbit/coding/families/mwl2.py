@@ -26,7 +26,6 @@ from perbit.coding.values import Dequantizer, Floats, Quantized
 from perbit.errors import DecodeError
 from perbit.gennorm import BETAS, design, nearest_beta_index, table_levels
 from perbit.gennorm.tables import MAX_BITS, MAX_M
-from perbit.kernels import K
 from perbit.kernels.api import F32, Symbols
 
 _HEAD = struct.Struct("<fB")  # sigma, shape index
@@ -40,6 +39,7 @@ class _Lloyd(Quantizer):
     bits: int
     beta: str | float
     std: float | None
+    works_afar = True
 
     @abstractmethod
     def _weight(self) -> float:
@@ -57,13 +57,12 @@ class _Lloyd(Quantizer):
         object.__setattr__(self, "beta", check_beta(self.beta))
 
     def quantize(self, values: Floats, key: int) -> Quantized:
-        x = values.flat
         index, sigma = self._fit(values)
         levels, sent = self._levels(index)
         thresholds = scaled_table(midpoints(levels), sigma)
 
         def fill(lo: int, hi: int, out: Symbols) -> None:
-            K.quantize_codebook(x[lo:hi], thresholds, out)
+            values.quantize_codebook(lo, hi, thresholds, out)
 
         return Quantized([("fit", _HEAD.pack(sigma, index) + sent)], len(levels), fill, self._prior(index, levels))
 

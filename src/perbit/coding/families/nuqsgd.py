@@ -55,7 +55,7 @@ class Nuqsgd(Quantizer):
 
     def quantize(self, values: Floats, key: int) -> Quantized:
         bucket, x, levels = self._bucket(values.n), values.flat, self._codebook()
-        norms, side = write_norms(x, bucket, "l2")
+        norms, side = write_norms(values.bucket_norms(bucket, "l2"))
         scales = bucket_scales(norms, 1)
 
         def fill(lo: int, hi: int, out: Symbols) -> None:

@@ -13,7 +13,6 @@ from perbit.coding.families.priors import geometric
 from perbit.coding.registry import register
 from perbit.coding.values import Dequantizer, Floats, Quantized
 from perbit.errors import DecodeError
-from perbit.kernels import K
 from perbit.kernels.api import F32, Symbols
 
 MAX_LEVELS = 2047  # 2·levels + 1 symbols; the entropy coders' alphabets end at 4096
@@ -37,6 +36,7 @@ class Qsgd(Quantizer):
 
     name = "qsgd"
     wire_id = 8
+    works_afar = True
     examples = (
         "qsgd(1) | rans",
         'qsgd(15, bucket=64, norm="max") | huffman',
@@ -62,12 +62,12 @@ class Qsgd(Quantizer):
         return min(b / s**2, math.sqrt(b) / s) if self.norm == "l2" else b / (4 * s**2)
 
     def quantize(self, values: Floats, key: int) -> Quantized:
-        bucket, x = self._bucket(values.n), values.flat
-        norms, side = write_norms(x, bucket, self.norm)
+        bucket = self._bucket(values.n)
+        norms, side = write_norms(values.bucket_norms(bucket, self.norm))
         scales = bucket_scales(norms, self.levels)
 
         def fill(lo: int, hi: int, out: Symbols) -> None:
-            K.quantize_levels_random(x[lo:hi], scales, bucket, self.levels, key, lo, out)
+            values.quantize_levels_random(lo, hi, scales, bucket, self.levels, key, out)
 
         alphabet = 2 * self.levels + 1
         return Quantized([("norms", side)], alphabet, fill, geometric(alphabet, self.levels))
@@ -86,9 +86,9 @@ class Qsgd(Quantizer):
         return min(self.bucket, n) or max(1, n)
 
 
-def write_norms(x: F32, bucket: int, kind: str) -> tuple[F32, bytes]:
-    """The norm of every bucket, and as bytes."""
-    norms = np.minimum(K.bucket_norms(x, bucket, kind), _FLOAT_MAX)
+def write_norms(found: F32) -> tuple[F32, bytes]:
+    """The norm of every bucket, at most as large as a float32 may be, and as bytes."""
+    norms = np.minimum(found, _FLOAT_MAX)
     return norms, norms.astype("<f4").tobytes()
 
 

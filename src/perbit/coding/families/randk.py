@@ -77,7 +77,7 @@ class RandK(FloatCodec):
         check_size(values.n)
         seed = fold(key, 2) & 0xFFFFFFFF if self.seed is None else self.seed
         k = self.passes_on(values.n)
-        chosen = values.flat[random_positions(values.n, k, seed)]
+        chosen = values.at(random_positions(values.n, k, seed)).flat
         if self.scaled and k:
             with np.errstate(over="ignore"):
                 chosen = np.clip(chosen * np.float32(values.n / k), -FLOAT_MAX, FLOAT_MAX)

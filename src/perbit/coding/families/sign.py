@@ -12,7 +12,6 @@ from perbit.coding.codec import Quantizer
 from perbit.coding.registry import register
 from perbit.coding.values import Dequantizer, Floats, Quantized
 from perbit.errors import DecodeError
-from perbit.kernels import K
 from perbit.kernels.api import Symbols
 
 _FLOAT_MAX = float(np.finfo(np.float32).max)
@@ -29,6 +28,7 @@ class Sign(Quantizer):
 
     name = "sign"
     wire_id = 23
+    works_afar = True
     examples = ("sign", "sign | rans", "topk(0.1) | sign")
 
     def omega(self, n: int) -> float:
@@ -40,10 +40,8 @@ class Sign(Quantizer):
         return 1.0
 
     def quantize(self, values: Floats, key: int) -> Quantized:
-        x = values.flat
-
         def fill(lo: int, hi: int, out: Symbols) -> None:
-            K.quantize_codebook(x[lo:hi], _ZERO, out)
+            values.quantize_codebook(lo, hi, _ZERO, out)
 
         side, _ = write_scale(values.moments[1] / max(1, values.n))
         return Quantized([("scale", side)], 2, fill)

@@ -12,6 +12,7 @@ from perbit import parallel
 from perbit.coding.bits import Reader, Writer
 from perbit.coding.codec import Codec, FloatCodec, PositionCodec, Rest
 from perbit.coding.cost import Cost
+from perbit.coding.families.counted import Counted, check_chunk
 from perbit.coding.families.positions import Golomb
 from perbit.coding.families.sorting import SortingCodec, paid_positions
 from perbit.coding.registry import register
@@ -53,11 +54,6 @@ def check_size(n: int) -> None:
         raise EncodeError(f"sparse codecs hold at most 2^32 values, got {n}; split the tensor")
 
 
-def at(values: F32, positions: U32) -> F32:
-    """The values at positions that are known to exist: without checking each, this is twice as fast."""
-    return values.take(positions, mode="clip")
-
-
 def decode_sparse(src: Reader, n: int, coder: PositionCodec, rest: Rest) -> tuple[U32, F32]:
     count = src.varint("number of kept values", n)
     src.spend(Cost(0, 8 * count))  # to put them where they belong
@@ -79,11 +75,12 @@ class Sparsifier(FloatCodec):
     """Keeps the values at some positions of its own choice."""
 
     gives = "floats"
+    works_afar = True
     finds_nonfinite = True  # NaN and infinity are larger than any number, so they are among the values kept
     positions: PositionCodec
 
     @abstractmethod
-    def select(self, values: F32) -> U32:
+    def select(self, values: Floats) -> U32:
         """The positions to keep, ascending."""
 
     def growth(self, n: int) -> float:
@@ -91,13 +88,13 @@ class Sparsifier(FloatCodec):
 
     def encode(self, values: Floats, rest: Rest, out: Writer, key: int) -> None:
         check_size(values.n)
-        positions = self.select(values.flat)
-        chosen = Floats(at(values.flat, positions))
+        positions = self.select(values)
+        chosen = values.at(positions)
         if chosen.range[2]:
             raise NonFiniteError("NaN or infinity")
         data, found = self.positions.transmit(positions, values.n, key)
         if found is not positions:
-            chosen = Floats(at(values.flat, found))
+            chosen = values.at(found)
         out.varint(found.size)
         if isinstance(rest.head, SortingCodec):  # it may send the positions in the order of the values
             rest.head.encode_at(chosen.flat, found, data, values.n, self.positions, out)
@@ -124,34 +121,81 @@ class TopK(Sparsifier):
         ratio: the share of the values that is kept, up to 1.0 for all; `topk(0.01)` keeps one in a hundred.
             A whole number is taken for k: `topk(1)` keeps one value.
         k: how many values are kept, in place of a share.
-        positions: how the positions are written: golomb (default), raw32, bitmap, rle, huffgaps, gaps, eliasfano, bloom, or auto for the smallest.
+        positions: how the positions are written: golomb (default), raw32, bitmap, rle, huffgaps, gaps, eliasfano, counted, bloom, or auto:
+            the smallest of them.
         method: "exact", or "sampled": faster, a few values more or fewer.
+        chunk: the share or k is that of every so many values, up to 65536: `topk(k=64, chunk=4096)`. The last, shorter chunk keeps its share,
+            at least one value. Positions are then coded by `counted` unless another coder than golomb is asked for.
     """
 
     ratio: float | None = None
     k: int | None = None
     positions: PositionCodec = Golomb()
     method: str = "exact"
+    chunk: int | None = None
 
     name = "topk"
     wire_id = 4
-    examples = ("topk(0.05) | fp16", "topk(k=3)", "topk(0.1) | qsgd(15) | rans", 'topk(0.1, method="sampled")')
+    examples = (
+        "topk(0.05) | fp16",
+        "topk(k=3)",
+        "topk(0.1) | qsgd(15) | rans",
+        'topk(0.1, method="sampled")',
+        "topk(k=4, chunk=64) | uniform(2)",
+    )
 
     def __post_init__(self) -> None:
         check_amount(self, self.ratio, self.k)
         check_positions(self.positions)
+        if self.chunk is not None:
+            self._check_chunks(self.chunk)
         if self.method not in ("exact", "sampled"):
             raise ValueError(f'method must be "exact" or "sampled", got {self.method!r}')
 
+    def _check_chunks(self, chunk: int) -> None:
+        check_chunk(chunk)
+        if self.k is not None and self.k > chunk:
+            raise ValueError(f"a chunk of {chunk} values has no {self.k} to keep")
+        if self.method != "exact":
+            raise ValueError("chunks are searched exactly; leave method out")
+        if self.positions == Golomb():
+            object.__setattr__(self, "positions", Counted(chunk))
+
     def omega(self, n: int) -> float:
-        return max(1 - kept(n, self.ratio, self.k) / max(1, n), self.positions.omega(n))
+        least = min((self._kept_of(size) / size for size in self._sizes(n)), default=1.0)
+        return max(1 - least, self.positions.omega(n))
 
     def passes_on(self, n: int) -> int:
-        return self.positions.found(kept(n, self.ratio, self.k), n)
+        return self.positions.found(self._kept_in_all(n), n)
 
-    def select(self, values: F32) -> U32:
-        k = kept(values.size, self.ratio, self.k)
-        return K.top_k(values, k) if self.method == "exact" else sampled_top_k(values, k)
+    def select(self, values: Floats) -> U32:
+        if self.chunk is not None:
+            return self._selected_by_chunk(values.flat, self.chunk)
+        k = self._kept_of(values.n)
+        return values.top_k(k) if self.method == "exact" else sampled_top_k(values, k)
+
+    def _selected_by_chunk(self, values: F32, chunk: int) -> U32:
+        positions, end = np.empty(self._kept_in_all(values.size), np.uint32), 0
+        for lo, hi in parallel.chunks(values.size, chunk):
+            begin, end = end, end + self._kept_of(hi - lo)
+            np.add(K.top_k(values[lo:hi], end - begin), np.uint32(lo), out=positions[begin:end])
+        return positions
+
+    def _kept_in_all(self, n: int) -> int:
+        if self.chunk is None:
+            return self._kept_of(n)
+        full, rest = divmod(n, self.chunk)
+        return full * self._kept_of(self.chunk) + self._kept_of(rest)
+
+    def _sizes(self, n: int) -> set[int]:
+        """The lengths of what each keeps its share."""
+        return {n} - {0} if self.chunk is None else {min(n, self.chunk), n % self.chunk} - {0}
+
+    def _kept_of(self, n: int) -> int:
+        """How many of the n values of a chunk, or of a tensor without chunks, are kept."""
+        if self.chunk is None or self.k is None or n == 0:
+            return kept(n, self.ratio, self.k)
+        return max(1, round(self.k * n / self.chunk))
 
 
 @register
@@ -161,7 +205,8 @@ class Threshold(Sparsifier):
 
     Args:
         level: the least magnitude that is kept.
-        positions: how the positions are written: golomb (default), raw32, bitmap, rle, huffgaps, gaps, eliasfano, bloom, or auto for the smallest.
+        positions: how the positions are written: golomb (default), raw32, bitmap, rle, huffgaps, gaps, eliasfano, counted, bloom, or auto:
+            the smallest of them.
     """
 
     level: float
@@ -180,8 +225,8 @@ class Threshold(Sparsifier):
     def omega(self, n: int) -> float:
         return max(1.0, self.positions.omega(n))
 
-    def select(self, values: F32) -> U32:
-        return K.select_above(values, self.level)
+    def select(self, values: Floats) -> U32:
+        return values.above(self.level)
 
 
 @register
@@ -190,7 +235,8 @@ class Nonzero(Sparsifier):
     """All values but zeros, for tensors that are sparse by nature, as the gradients of embeddings are. Exact.
 
     Args:
-        positions: how the positions are written: golomb (default), raw32, bitmap, rle, huffgaps, gaps, eliasfano, bloom, or auto for the smallest.
+        positions: how the positions are written: golomb (default), raw32, bitmap, rle, huffgaps, gaps, eliasfano, counted, bloom, or auto:
+            the smallest of them.
     """
 
     positions: PositionCodec = Golomb()
@@ -209,25 +255,25 @@ class Nonzero(Sparsifier):
     def omega(self, n: int) -> float:
         return self.positions.omega(n)
 
-    def select(self, values: F32) -> U32:
-        return K.select_above(values, SMALLEST)
+    def select(self, values: Floats) -> U32:
+        return values.above(SMALLEST)
 
 
-def sampled_top_k(values: F32, k: int) -> U32:
+def sampled_top_k(values: Floats, k: int) -> U32:
     """k positions above a threshold guessed from a sample; the smallest of those above it make way.
 
     The guess is a little low, so that one pass finds enough; where the sample misled, all values are searched instead.
     """
-    stride = max(1, values.size // SAMPLE)
-    sample = np.sort(np.abs(values[::stride]))
+    stride = max(1, values.n // SAMPLE)
+    sample = np.sort(np.abs(values.every(stride)))
     if sample.size == 0 or not np.isfinite(sample[-1]):
-        return K.top_k(values, k)
-    rank = k * sample.size / max(1, values.size)
+        return values.top_k(k)
+    rank = k * sample.size / max(1, values.n)
     aimed = min(sample.size, round(rank + 3 * rank**0.5))
-    candidates = K.select_above(values, float(sample[-max(1, aimed)]))
+    candidates = values.above(float(sample[-max(1, aimed)]))
     if candidates.size < k:
-        return K.top_k(values, k)
-    return candidates[K.top_k(at(values, candidates), k)]
+        return values.top_k(k)
+    return candidates[values.at(candidates).top_k(k)]
 
 
 def check_positions(coder: object) -> None:

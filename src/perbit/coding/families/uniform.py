@@ -44,6 +44,7 @@ class Uniform(Quantizer):
 
     name = "uniform"
     wire_id = 7
+    works_afar = True
     examples = (
         "uniform(4)",
         "uniform(1) | rans",
@@ -79,10 +80,9 @@ class Uniform(Quantizer):
     def quantize(self, values: Floats, key: int) -> Quantized:
         low, high = self._range(values)
         levels = 1 << self.bits
-        x = values.flat
 
         def fill(lo: int, hi: int, out: Symbols) -> None:
-            _quantize(x[lo:hi], low, high, levels, key if self.random else None, lo, out)
+            _quantize(values, lo, hi, low, high, levels, key if self.random else None, out)
 
         return Quantized([("range", struct.pack("<ff", low, high))], levels, fill, _prior(low, high, levels))
 
@@ -119,17 +119,28 @@ def _prior(low: float, high: float, levels: int) -> Geometric | None:
     return geometric(levels, min(levels - 1, max(0, int((levels - 1) * (0.0 - low) / (high - low) + 0.5))))
 
 
-def _quantize(x: F32, low: float, high: float, levels: int, key: int | None, start: int, out: Symbols) -> None:
+def _quantize(
+    values: Floats, lo: int, hi: int, low: float, high: float, levels: int, key: int | None, out: Symbols
+) -> None:
     span = high - low
     if span == 0:
         out.fill(0)
-        return
-    if not _SAFE[0] < span < _SAFE[1]:  # rare: rescale in double first, so that float32 arithmetic is safe
-        x, low, high = ((x.astype(np.float64) - low) / span).astype(np.float32), 0.0, 1.0
-        span = 1.0
+    elif _SAFE[0] < span < _SAFE[1]:
+        scale, offset = _scale_and_offset(low, high, levels, key is not None)
+        if key is None:
+            values.quantize_uniform(lo, hi, scale, offset, levels, out)
+        else:
+            values.quantize_uniform_random(lo, hi, scale, offset, levels, key, out)
+    else:  # rare: rescale in double first, so that float32 arithmetic is safe
+        x = ((values.flat[lo:hi].astype(np.float64) - low) / span).astype(np.float32)
+        scale, offset = _scale_and_offset(0.0, 1.0, levels, key is not None)
+        if key is None:
+            K.quantize_uniform(x, scale, offset, levels, out)
+        else:
+            K.quantize_uniform_random(x, scale, offset, levels, key, lo, out)
+
+
+def _scale_and_offset(low: float, high: float, levels: int, is_random: bool) -> tuple[float, float]:
+    span = high - low
     scale = float(np.float32((levels - 1) / span))
-    offset = float(np.float32(-low * (levels - 1) / span + (0.5 if key is None else 0.0)))
-    if key is None:
-        K.quantize_uniform(x, scale, offset, levels, out)
-    else:
-        K.quantize_uniform_random(x, scale, offset, levels, key, start, out)
+    return scale, float(np.float32(-low * (levels - 1) / span + (0.0 if is_random else 0.5)))

@@ -5,21 +5,23 @@ Nothing else is ever deleted: a folder must have the mark, and only files of per
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import re
+import secrets
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from perbit.files import FileError, write_atomically
 
 LOG = logging.getLogger("flwr.perbit")
-HOME = "run"  # the file of a server that holds the number of its first run
+HOME = "run"  # the file of a server that holds the secret under which its nodes keep their state
 MARK = "perbit-state"  # the file that says whose folder this is
 LONG_OVER = 7 * 24 * 3600  # seconds without a change after which a run is taken for over
-_RUN_AND_NODE = re.compile(r"\d+-\d+")
+_SECRET = re.compile(r"[0-9a-f]{32}")
+_RUN_AND_NODE = re.compile(r"(\d+|[0-9a-f]{32})-\d+")
 # with what a killed process left half written
 _STATE_FILE = re.compile(r"\.?(state-[01]|anchor-[0-9a-f]+)\.npz(\.\w+)?")
 
@@ -31,20 +33,27 @@ def root_of(folder: str | Path | None) -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "perbit"
 
 
-def path_of(root: Path, run_id: int, node_id: int) -> Path:
+def path_of(root: Path, run: int | str, node_id: int) -> Path:
     """The folder of one node in one run."""
-    return root / f"{run_id}-{node_id}"
+    return root / f"{run}-{node_id}"
 
 
-def home_run(folder: Path, grid: Any) -> int:
-    """The number of the run in which a server's session began: a server that is started again has another one, but its nodes keep
-    what they remember under the first."""
+def name_of(secret: object) -> str | None:
+    """The run that a server's secret names; None if it is no secret. A hash, so that who can list the folders cannot name one."""
+    is_one = isinstance(secret, str) and _SECRET.fullmatch(secret) is not None
+    return hashlib.sha256(str(secret).encode()).hexdigest()[:32] if is_one else None
+
+
+def home_secret(folder: Path) -> str:
+    """Under which secret the nodes of a server keep their state: a server that is started again has another run's number, and no other
+    ServerApp on the same nodes may name what they keep."""
     path = folder / HOME
-    with suppress(FileNotFoundError, ValueError):
-        return int(path.read_text())
-    number = int(getattr(grid.run, "run_id", 0) or 0)
-    write_atomically(path, lambda file: file.write(str(number).encode()), private=True)
-    return number
+    with suppress(FileNotFoundError, UnicodeDecodeError):
+        if _SECRET.fullmatch(found := path.read_text()):
+            return found
+    secret = secrets.token_hex(16)
+    write_atomically(path, lambda file: file.write(secret.encode()), private=True)
+    return secret
 
 
 def forget_home(folder: str | None) -> None:

@@ -12,7 +12,7 @@ from perbit.engines.flower.records import GOODBYE, RUN
 LOG = logging.getLogger("flwr.perbit")
 
 
-def say_goodbye(grid: Grid, members: dict[int, str], seconds: float, home: int | None = None) -> None:
+def say_goodbye(grid: Grid, members: dict[int, str], seconds: float, home: str | None = None) -> None:
     """Let the nodes that are there delete what they remember of the run; others do when they start another one."""
     kinds = dict(members)
     members.clear()
@@ -20,7 +20,9 @@ def say_goodbye(grid: Grid, members: dict[int, str], seconds: float, home: int |
         return
     try:
         here = [node for node in grid.get_node_ids() if node in kinds]
-        content = RecordDict({GOODBYE: ConfigRecord(), **({} if home is None else {RUN: ConfigRecord({"id": home})})})
+        content = RecordDict(
+            {GOODBYE: ConfigRecord(), **({} if home is None else {RUN: ConfigRecord({"secret": home})})}
+        )
         list(grid.send_and_receive([Message(content, node, kinds[node]) for node in here], timeout=seconds))
     except Exception as error:  # the run is over, whatever it is: nothing that was trained may suffer from it
         LOG.info("perbit: the nodes could not be told that the run is over: %s", error)

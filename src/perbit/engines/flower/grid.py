@@ -137,7 +137,7 @@ class CompressedGrid(Grid):
             key=key,
             **limits,
         )
-        self._home = None if folder is None else folders.home_run(Path(folder), grid)
+        self._home = None if folder is None else folders.home_secret(Path(folder))
         self.traffic = Traffic()
         self.goodbye_seconds, self.alike = goodbye_seconds, alike
         self._grid = grid
@@ -288,7 +288,7 @@ class CompressedGrid(Grid):
         """Push a frame in a message, count it, and remember what it is to be answered with."""
         message.content = with_record(asked.message.content, asked.record, framed(frame))
         if self._home is not None:
-            message.content[RUN] = ConfigRecord({"id": self._home})
+            message.content[RUN] = ConfigRecord({"secret": self._home})
         n_bytes = plain_bytes(message.content)
         self.traffic.down_bytes += n_bytes
         self._count_resync(asked.node, frame)

@@ -67,10 +67,10 @@ def perbit_mod(folder: str | Path | None = None, key: bytes | None = None) -> Mo
     return mod
 
 
-def _home_run(content: RecordDict, context: Context) -> int:
-    """Under which run this node keeps its state: another one, if the server goes on from an earlier run."""
-    said = content.config_records[RUN].get("id") if RUN in content.config_records else None
-    return said if type(said) is int and said >= 0 else int(context.run_id)
+def _home_run(content: RecordDict, context: Context) -> int | str:
+    """Under which name this node keeps its state: this run's number, or what the server's secret says, if it may go on in another run."""
+    said = content.config_records[RUN].get("secret") if RUN in content.config_records else None
+    return folders.name_of(said) or int(context.run_id)
 
 
 def _framed(

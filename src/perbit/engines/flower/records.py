@@ -15,7 +15,7 @@ FRAME = "frame"
 ACKNOWLEDGEMENT = "perbit"  # the record of an answer that carries no model
 TIMES = "perbit-times"
 STATE = "perbit"
-RUN = "perbit-run"  # the record that says in which run the nodes began, if the server goes on from an earlier one
+RUN = "perbit-run"  # the record with the secret of a server that may go on in another run
 GOODBYE = "perbit-goodbye"  # the record of a message that says that the run is over
 
 

@@ -2,6 +2,7 @@
 
 from perbit.kernels.reference.bloom import bloom_build, bloom_query, bloom_resolve
 from perbit.kernels.reference.checksum import crc32c
+from perbit.kernels.reference.counted import counted_decode, counted_encode
 from perbit.kernels.reference.eliasfano import eliasfano_decode, eliasfano_encode
 from perbit.kernels.reference.gaps import gaps_decode, gaps_encode
 from perbit.kernels.reference.hadamard import hadamard
@@ -9,7 +10,7 @@ from perbit.kernels.reference.half import from_half, to_half
 from perbit.kernels.reference.levels import levels_decode, levels_decode_table, levels_encode
 from perbit.kernels.reference.packing import golomb_decode, golomb_encode, pack, unpack
 from perbit.kernels.reference.patterns import match_patterns
-from perbit.kernels.reference.products import add_pairs, multiply_pairs
+from perbit.kernels.reference.products import add_pairs, mix_planes, multiply_pairs
 from perbit.kernels.reference.quantizers import (
     dequantize,
     dequantize_buckets,
@@ -34,6 +35,8 @@ __all__ = [
     "bloom_query",
     "bloom_resolve",
     "bucket_norms",
+    "counted_decode",
+    "counted_encode",
     "crc32c",
     "dequantize",
     "dequantize_buckets",
@@ -52,6 +55,7 @@ __all__ = [
     "levels_encode",
     "lowfloat",
     "match_patterns",
+    "mix_planes",
     "moments",
     "multiply_pairs",
     "pack",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from perbit.kernels.api import F32
-from perbit.kernels.reference.checks import require
+from perbit.kernels.reference.checks import require, require_same_length
 
 MOST = float(np.finfo(np.float32).max)
 PIECE = 1 << 20  # values that are summed at a time
+LARGEST_TAPS = 256
 
 
 def multiply_pairs(pairs: F32, rows: int, columns: int, out: F32) -> None:
@@ -34,3 +37,15 @@ def add_pairs(left: F32, right: F32, rows: int, columns: int, out: F32) -> None:
             for one, other in zip(left.reshape(-1, rows), right.reshape(-1, columns), strict=True):
                 total += one[lo : lo + step, None] * other
             out.reshape(rows, columns)[lo : lo + step] += total
+
+
+def mix_planes(matrix: F32, planes: F32, out: F32) -> None:
+    taps = math.isqrt(matrix.size)
+    square = 1 <= taps <= LARGEST_TAPS and taps * taps == matrix.size
+    require(square, "the matrix must be square, of at most 256 taps")
+    require(planes.size % taps == 0, "planes must be whole")
+    require_same_length(planes, out)
+    total = np.zeros((taps, planes.size // taps), np.float32)
+    if planes.size:
+        add_pairs(matrix, planes, taps, planes.size // taps, total.reshape(-1))
+    out[:] = total.T.reshape(-1)

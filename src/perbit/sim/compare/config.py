@@ -28,6 +28,9 @@ class ConfigError(PerbitError):
     """A comparison that cannot be read."""
 
 
+MAX_SEED = 1 << 63  # torch takes no more
+
+
 @dataclass(frozen=True)
 class Comparison:
     """What to compare: every method with every seed, on one task."""
@@ -64,6 +67,10 @@ def parse(text: str, name: str = "the comparison") -> Comparison:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(_syntax(text, name, str(error))) from None
+    except RecursionError:
+        raise ConfigError(f"{name}: its values are nested too deeply") from None
+    except ValueError:  # of a number with thousands of digits, which tomllib passes on
+        raise ConfigError(f"{name}: a number in it has too many digits") from None
     return _Reader(text, name).comparison(content)
 
 
@@ -82,8 +89,8 @@ class _Reader:
         )
         self.expect(isinstance(content.get("task", {}), dict), ("", 0), "task", "must be a [task] table")
         seeds = content.get("seeds", [0])
-        good = isinstance(seeds, list) and bool(seeds) and all(type(s) is int and s >= 0 for s in seeds)
-        self.expect(good, ("", 0), "seeds", "must be a list of whole numbers, e.g. [0, 1, 2]")
+        good = isinstance(seeds, list) and bool(seeds) and all(type(s) is int and 0 <= s < MAX_SEED for s in seeds)
+        self.expect(good, ("", 0), "seeds", "must be a list of whole numbers below 2^63, e.g. [0, 1, 2]")
         self.expect(
             len(set(seeds)) == len(seeds), ("", 0), "seeds", "must be different: the same seed gives the same run"
         )

@@ -6,13 +6,16 @@ as long as the server needs to decode and step.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from perbit.sim.federated.settings import SettingsError
 
+F64 = NDArray[np.float64]
 Speed = float | tuple[float, ...]
 
 
@@ -47,19 +50,43 @@ class Link:
 LINKS = tuple(Link(f"{mbit:g} Mbit/s", float(mbit), float(mbit)) for mbit in (1, 25, 100, 1000))
 
 
+@dataclass(frozen=True, eq=False)
+class Traffic:
+    """What a run moved and measured: rounds × clients, and for the server rounds."""
+
+    up: F64  # bytes
+    down: F64
+    busy: F64  # a client's seconds: decode, train, encode
+    server: F64  # its seconds: decode and step
+
+    @classmethod
+    def of(cls, ledger: Iterable[dict[str, Any]], timings: Iterable[dict[str, Any]]) -> Traffic:
+        """From the lines of a ledger and of the timings that belong to it."""
+        clocks = list(timings)
+        row = {clock["round"]: number for number, clock in enumerate(clocks)}
+        n_clients = 1 + max((int(client) for clock in clocks for client in clock["compute"]), default=-1)
+        up, down, busy = (np.zeros((len(clocks), n_clients)) for _ in range(3))
+        for line in ledger:
+            if line["round"] in row:
+                (up if line["direction"] == "up" else down)[row[line["round"]], line["client"]] += line["n_bytes"]
+        for number, clock in enumerate(clocks):
+            for client, compute in clock["compute"].items():
+                busy[number, int(client)] = compute + clock["encode"][client] + clock["receive"][client]
+        server = np.array([clock["decode"] + clock["server"] for clock in clocks])
+        return cls(up, down, busy, server)
+
+    def seconds(self, link: Link) -> F64:
+        """How long each round lasts on this link."""
+        if not self.busy.size:
+            return self.server
+        moved = self.busy.copy()
+        for n_bytes, speed in ((self.down, link.down), (self.up, link.up)):
+            each = np.asarray(speed[: n_bytes.shape[1]] if isinstance(speed, tuple) else speed)
+            moved += 8e-6 * n_bytes / each + 1e-3 * link.latency_ms * (n_bytes > 0)
+        slowest: F64 = moved.max(axis=1)
+        return slowest + self.server
+
+
 def round_seconds(ledger: Iterable[dict[str, Any]], timings: Iterable[dict[str, Any]], link: Link) -> list[float]:
     """How long each round lasts on this link."""
-    n_bytes: defaultdict[tuple[int, int, str], int] = defaultdict(int)
-    for line in ledger:
-        n_bytes[line["round"], line["client"], line["direction"]] += line["n_bytes"]
-    seconds = []
-    for clock in timings:
-        slowest = 0.0
-        for client, compute in clock["compute"].items():
-            moved = 0.0
-            for direction in ("down", "up"):
-                sent = n_bytes[clock["round"], int(client), direction]
-                moved += link.seconds(sent, int(sent > 0), int(client), direction)
-            slowest = max(slowest, compute + clock["encode"][client] + clock["receive"][client] + moved)
-        seconds.append(slowest + clock["decode"] + clock["server"])
-    return seconds
+    return [float(seconds) for seconds in Traffic.of(ledger, timings).seconds(link)]

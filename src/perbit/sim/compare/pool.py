@@ -54,7 +54,7 @@ Show = Callable[[Report], None]
 def run_all(jobs: Sequence[Job], n_processes: int, show: Show) -> list[Outcome]:
     """All outcomes, in the order of the jobs; the first error stops everything."""
     if n_processes == 1 or len(jobs) == 1:
-        return [_run(index, job, show) for index, job in enumerate(jobs)]
+        return [run_job(index, job, show) for index, job in enumerate(jobs)]
     context = multiprocessing.get_context("spawn")
     reports = context.Queue()
     children_end, own_end = context.Pipe(duplex=False)
@@ -89,7 +89,9 @@ def _watch(futures: list[Future[Outcome]], reports: Any, show: Show) -> None:
             pass
 
 
-def _run(index: int, job: Job, show: Show) -> Outcome:
+def run_job(index: int, job: Job, show: Show) -> Outcome:
+    """One run, in this process."""
+
     def watch(now: Progress, federation: Federation) -> None:
         show(Report(index, now.done, job.until or job.task.rounds, now.last.accuracy, now.bytes_up))
 
@@ -135,4 +137,4 @@ def _run_here(index: int, job: Job) -> Outcome:
             last_sent = time.monotonic()
             _reports.put(report)
 
-    return _run(index, job, send)
+    return run_job(index, job, send)

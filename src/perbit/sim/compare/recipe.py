@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from perbit.protocols import presets
-from perbit.sim.federated.settings import Method, is_raw
+from perbit.sim.compare.config import Comparison
+from perbit.sim.compare.links import LINKS
+from perbit.sim.federated.settings import Method, Task, is_raw
 
 _WITHOUT_MEMORY = ("fedavg", "sgd", "qsgd")
 
@@ -26,6 +28,20 @@ def toml(method: Method) -> str:
     """The [[methods]] table; reading it gives this very method."""
     lines = [f"{key} = {_toml_value(value)}" for key, value in {"name": method.name, **keys(method)}.items()]
     return "\n".join(["[[methods]]", *lines])
+
+
+def comparison_toml(comparison: Comparison) -> str:
+    """The whole comparison; reading it gives this very one."""
+    head = [f"title = {_toml_value(comparison.title)}", f"seeds = {_toml_value(list(comparison.seeds))}"]
+    defaults = Task()
+    given = {field.name: getattr(comparison.task, field.name) for field in fields(Task)}
+    changed = {key: value for key, value in given.items() if value != getattr(defaults, key)}
+    task = ["[task]", *(f"{key} = {_toml_value(value)}" for key, value in changed.items())]
+    links = [
+        "\n".join(["[[links]]", *(f"{key} = {_toml_value(value)}" for key, value in asdict(link).items())])
+        for link in (comparison.links if comparison.links != LINKS else ())
+    ]
+    return "\n\n".join(["\n".join(head), "\n".join(task), *map(toml, comparison.methods), *links]) + "\n"
 
 
 def flower(method: Method) -> str:

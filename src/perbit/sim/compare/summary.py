@@ -39,6 +39,7 @@ class Row:
     why: str = ""  # it diverged
     trivial: float | None = None  # the accuracy of always giving the commonest answer
     per_bit: float = 0.0  # the mean accuracy while the bits were sent that every method sent
+    own_tests: bool = False  # each seed has drawn a test part of its own
 
     @property
     def accuracy_text(self) -> str:
@@ -89,6 +90,7 @@ def rows(comparison: Comparison, outcomes: Sequence[Outcome], folders: Sequence[
                 next((f"seed {outcome['seed']}, {outcome['why']}" for outcome in of if outcome["diverged"]), ""),
                 None if comparison.task.metric else of[0].get("trivial_accuracy"),
                 statistics.fmean(per_bit_accuracy(outcome["history"], common) for outcome in of),
+                bool(comparison.task.test_share),
             )
         )
     return made
@@ -139,6 +141,12 @@ def recommended(made: Sequence[Row]) -> Row | None:
     return max(finished, key=lambda row: (round(row.accuracy, 3), -row.mb_up), default=None)
 
 
+def target(made: Sequence[Row]) -> float | None:
+    """The accuracy that a recommended method needs: a point below float32; None if float32 was not run to its end."""
+    reference = _reference(made)
+    return reference.accuracy - reference.may_lose if reference else None
+
+
 def learnt(made: Sequence[Row]) -> bool:
     """Whether any method is more than a point above always giving the commonest answer."""
     return any(not row.diverged and (row.trivial is None or row.accuracy > row.trivial + POINTS_LOST) for row in made)
@@ -153,6 +161,8 @@ def advice(made: Sequence[Row]) -> str:
             f"No recommendation: no method has learnt anything yet ({always}). Train for longer, or with another rate."
         )
     best, reference = recommended(made), _reference(made)
+    if all(row.method.is_float32 for row in made):
+        return 'Nothing was compressed: add a method with a spec, e.g. up = "rd(bits=0.3)".'
     if best is None:
         reason = next((f" {row.method.name}: {row.why}." for row in made if row.why), "")
         return f"No compressed method finished training.{reason or ' Try a smaller rate, or gentler specs.'}"
@@ -180,26 +190,34 @@ def grounds(made: Sequence[Row]) -> list[str]:
         f"The rule: of the compressed methods whose mean {_what(best)} is at most {_bound(best)} below float32's, the one that sends least up; "
         "if there is none, the most accurate."
     )
+    lines.append(_evidence(best, reference))
+    for where, rival in (("cheaper", _neighbour(made, best, -1)), ("dearer", _neighbour(made, best, 1))):
+        if rival is not None:
+            lines.append(f"Beside {rival.method.name}, the next {where}: {told_apart(best, rival)}")
+    return lines
+
+
+def _evidence(best: Row, reference: Row | None) -> str:
+    """How many decisions stand behind a recommendation, and how far seeds differ."""
     n_seeds = len(best.finals)
+    said = f"Behind it: {n_seeds} seed{'s' * (n_seeds > 1)}"
+    if best.n_test:  # runs of earlier versions did not say
+        own = "its own part of " if best.own_tests and n_seeds > 1 else ""
+        said += f", each tested on {own}{best.n_test} samples: {n_seeds * best.n_test} decisions"
+        said += "" if best.metric else f"; one sample is {100 / best.n_test:.2f} points of a seed"
     spreads = [
         f"{row.method.name} ± {row.shown(row.accuracy_sd, ' points')}"
         for row in (best, reference)
         if row and row.accuracy_sd is not None
     ]
-    spread = f"; standard deviation over seeds: {', '.join(spreads)}" if spreads else ""
-    decisions = "" if best.metric or not best.n_test else f", so one sample is {100 / best.n_test:.2f} points"
-    samples = f" of {best.n_test} test samples" if best.n_test else ""  # runs of earlier versions did not say
-    lines.append(f"Behind it: {n_seeds} seed{'s' * (n_seeds > 1)}{samples}{decisions}{spread}.")
-    rival = _next_cheapest(made, best, reference)
-    if rival is not None:
-        lines.append(f"Beside {rival.method.name}, the next cheapest that is close: {told_apart(best, rival)}")
-    return lines
+    return f"{said}; standard deviation over seeds: {', '.join(spreads)}." if spreads else f"{said}."
 
 
-def _next_cheapest(made: Sequence[Row], best: Row, reference: Row | None) -> Row | None:
-    others = [row for row in made if not row.diverged and row not in (best, reference)]
-    close = [row for row in others if reference and row.accuracy >= reference.accuracy - reference.may_lose]
-    return min(close, key=lambda row: row.mb_up, default=None)
+def _neighbour(made: Sequence[Row], best: Row, side: int) -> Row | None:
+    """The finished method that sends least more, or least less, up."""
+    others = [row for row in made if not row.diverged and row is not best and not row.method.is_float32]
+    beyond = [row for row in others if side * (row.mb_up - best.mb_up) > 0]
+    return min(beyond, key=lambda row: side * row.mb_up, default=None)
 
 
 def _what(row: Row) -> str:
@@ -228,7 +246,8 @@ def told_apart(row: Row, other: Row) -> str:
     for sign, word in ((1, "above"), (-1, "below")):
         p = verdicts.chance_of_more([sign * d for d in away])
         if p < LEVEL:
-            return f"Paired over {n} seeds it is {word} {other.method.name} (p = {p:.3f})."
+            said = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+            return f"Paired over {n} seeds it is {word} {other.method.name} ({said})."
     return f"{n} seeds do not tell the two apart."
 
 

@@ -33,7 +33,7 @@ def _cause(world: World, task: Task, client: int, received: Mapping[str, Any]) -
     for sample in part:
         x = world.data.prepare(world.data.train.x[np.asarray([sample])])
         if not np.isfinite(x).all():
-            return f"its data are to blame: sample {int(sample)} holds NaN or infinity"
+            return f"its data are to blame: sample {world.data.train.number(sample)} holds NaN or infinity"
     tensors.put(world.network, received)
     loss = local.mean_loss(world.network, world.data, part)
     if not math.isfinite(loss):

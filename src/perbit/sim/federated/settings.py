@@ -62,12 +62,16 @@ class Task:
     evaluate_every: int = 1
     train_samples: int = 0  # the first so many; 0: all
     test_samples: int = 0
+    test_share: float = 0.0  # above 0: so large a share of all samples, drawn by the seed, is the test part
 
     def __post_init__(self) -> None:
         for key in ("clients", "rounds", "batch", "evaluate_every"):
             _require(getattr(self, key) >= 1, key, f"must be at least 1, not {getattr(self, key)}")
         for key in ("per_round", "local_epochs", "local_steps", "train_samples", "test_samples", "prox", "clip"):
             _require(getattr(self, key) >= 0, key, f"cannot be negative, and is {getattr(self, key)}")
+        _require(
+            0 <= self.test_share < 1, "test_share", f"must be from 0 up to, not including, 1, not {self.test_share}"
+        )
         for key in ("rate", "server_rate"):
             _require(getattr(self, key) > 0, key, f"must be above 0, not {getattr(self, key)}")
         for key in ("momentum", "server_momentum"):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perbit.channels import Layout
+from perbit.randomness import fold
 from perbit.sim import models
 from perbit.sim.data import load
 from perbit.sim.dataset import Array, DataError, Dataset, Items, Split
@@ -21,6 +22,9 @@ from perbit.sim.partition import partition
 
 if TYPE_CHECKING:
     import torch
+
+
+_TEST_PART = 5  # a purpose of seeds, as those of a round
 
 
 class OneThread:
@@ -80,7 +84,7 @@ def build(task: Task, seed: int) -> World:
     """Data, partition and first model for this seed."""
     import torch
 
-    data = with_own(_data(task.data, task.train_samples, task.test_samples), task.loss, task.metric)
+    data = with_own(_drawn(task, seed), task.loss, task.metric)
     threads = one_thread()  # after the data: their loaders may bring libraries with threads of their own
     parts = partition(task.partition, data.train, task.clients, seed)
     network = models.seeded(task.model, data.info, seed)
@@ -131,14 +135,22 @@ def _refuse_lone_samples(network: torch.nn.Module, parts: list[Array], task: Tas
         raise SettingsError(f"partition {task.partition} {said}", "partition")
 
 
-@lru_cache(maxsize=2)
-def _data(name: str, n_train: int, n_test: int) -> Dataset:
-    data = load(name)
-    for which, split in (("train", data.train), ("test", data.test)):
-        _refuse_not_finite(name, which, split)
+def _drawn(task: Task, seed: int) -> Dataset:
+    """The parts that this run trains and tests with."""
+    data, n_train, n_test = _data(task.data), task.train_samples, task.test_samples
+    if task.test_share:
+        data = data.redrawn(task.test_share, fold(seed, _TEST_PART))
     if not n_train and not n_test:
         return data
     return data.head(n_train or len(data.train), n_test or len(data.test))
+
+
+@lru_cache(maxsize=2)
+def _data(name: str) -> Dataset:
+    data = load(name)
+    for which, split in (("train", data.train), ("test", data.test)):
+        _refuse_not_finite(name, which, split)
+    return data
 
 
 def _refuse_not_finite(name: str, which: str, split: Split) -> None:
@@ -148,6 +160,6 @@ def _refuse_not_finite(name: str, which: str, split: Split) -> None:
             continue
         bad = ~np.isfinite(column).reshape(len(column), -1).all(axis=1)
         if bad.any():
-            first = int(np.argmax(bad))
+            first = split.number(int(np.argmax(bad)))
             many = f"{int(bad.sum())} of {len(column)} samples, the first is number {first}"
             raise DataError(f"data {name}: {key} of the {which} part holds NaN or infinity in {many}")

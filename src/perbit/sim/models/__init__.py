@@ -13,7 +13,7 @@ from perbit.sim.imports import OwnCodeError, imported
 if TYPE_CHECKING:
     import torch
 
-_SIMPLE = {"logistic": "Logistic", "mlp": "MLP", "mlp-wide": "WideMLP", "small-cnn": "SmallCNN"}
+_SIMPLE = {"logistic": "Logistic", "mlp": "MLP", "mlp-128": "DeepMLP", "mlp-wide": "WideMLP", "small-cnn": "SmallCNN"}
 MODELS = {name: f"perbit.sim.models.simple:{cls}" for name, cls in _SIMPLE.items()}
 
 

@@ -27,10 +27,18 @@ class MLP(nn.Sequential):
 class WideMLP(nn.Sequential):
     """Two hidden layers of 256: far more parameters than digits need, as networks have today."""
 
+    width = 256
+
     def __init__(self, info: Info) -> None:
         n_in = math.prod(info.input_shape)
-        hidden = [nn.Linear(n_in, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU()]
-        super().__init__(nn.Flatten(), *hidden, nn.Linear(256, info.n_classes))
+        hidden = [nn.Linear(n_in, self.width), nn.ReLU(), nn.Linear(self.width, self.width), nn.ReLU()]
+        super().__init__(nn.Flatten(), *hidden, nn.Linear(self.width, info.n_classes))
+
+
+class DeepMLP(WideMLP):
+    """Two hidden layers of 128, which train in a third of the time."""
+
+    width = 128
 
 
 class SmallCNN(nn.Sequential):

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
+from typing import TYPE_CHECKING
 
+from perbit.coding.afar import works_afar
 from perbit.coding.codec import Codec, Pipeline, as_pipeline
 from perbit.coding.values import Shape, size
-from perbit.kernels.api import F32
 from perbit.plan.plan import Chooser, PlanLike, as_plan
 from perbit.plan.whole import shares_a_step, with_common_steps
 from perbit.torch.collective.coding import FrameForm, cuts
 from perbit.torch.feedback import decay
+
+if TYPE_CHECKING:
+    from perbit.torch.vectors import Vector
 
 Bounds = list[tuple[int, int]]  # for each parameter, where it begins and ends
 
@@ -38,6 +42,10 @@ class CodedParameter:
     def n(self) -> int:
         return self.stop - self.start
 
+    @cached_property
+    def is_exact(self) -> bool:
+        return self.codec.omega(self.n) == 0
+
 
 @dataclass(frozen=True, eq=False)
 class Bucket:
@@ -48,6 +56,17 @@ class Bucket:
 
     parameters: tuple[CodedParameter, ...]
     is_whole: bool = False  # nothing comes in other buckets: codecs that can (`rd` by bits or by error) choose for all parameters together
+
+    @property
+    def n(self) -> int:
+        """How many values; of shards, those of one."""
+        return self.parameters[-1].stop
+
+    @property
+    def works_afar(self) -> bool:
+        """Whether values may stay where they are: some codecs gain by it, and none chooses by the values of all parameters."""
+        codecs = [parameter.codec for parameter in self.parameters]
+        return any(map(works_afar, codecs)) and not (self.is_whole and any(shares_a_step(c.stages[0]) for c in codecs))
 
     @property
     def has_memory(self) -> bool:
@@ -79,14 +98,14 @@ class Bucket:
         shapes = self.shapes(piece, pieces)
         return FrameForm.of([(p.name, shape, p.codec) for p, shape in zip(self.parameters, shapes, strict=True)])
 
-    def form_for(self, parts: Sequence[F32], piece: int, pieces: int) -> FrameForm:
+    def form_for(self, parts: Sequence[Vector], piece: int, pieces: int) -> FrameForm:
         """For a frame of these values."""
         codecs = {p.name: p.codec.stages[0] if len(p.codec.stages) == 1 else p.codec for p in self.parameters}
         if not self.is_whole or not any(map(shares_a_step, codecs.values())):
             return self.form(piece, pieces)
         shapes = dict(zip(codecs, self.shapes(piece, pieces), strict=True))
         tensors = {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
-        chosen = with_common_steps(codecs, tensors)
+        chosen = with_common_steps(codecs, tensors)  # type: ignore[arg-type]
         return FrameForm.of([(name, shape, as_pipeline(chosen[name])) for name, shape in shapes.items()])
 
 
@@ -103,8 +122,7 @@ class ShardBucket(Bucket):
 
     @cache  # noqa: B019
     def in_values(self, piece: int, pieces: int) -> Bounds:
-        shard = self.parameters[-1].stop
-        return [(piece * shard + parameter.start, piece * shard + parameter.stop) for parameter in self.parameters]
+        return [(piece * self.n + parameter.start, piece * self.n + parameter.stop) for parameter in self.parameters]
 
     def memory_size(self, parameter: CodedParameter, pieces: int) -> int:
         return pieces * parameter.n
@@ -118,10 +136,10 @@ class BucketGradients:
     """The gradients of a bucket in one step; a reduction replaces them by their mean."""
 
     bucket: Bucket
-    values: F32
+    values: Vector
     step: int
     index: int  # of the bucket in the step
-    sending: list[list[F32]] = field(default_factory=list)  # what is encoded for each piece
+    sending: list[list[Vector]] = field(default_factory=list)  # what is encoded for each piece
 
 
 def ring_bytes(n: int, world: int) -> int:

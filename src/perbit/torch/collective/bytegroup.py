@@ -31,18 +31,20 @@ class ByteGroup:
         self.traffic = traffic or Traffic()
         self._room: dict[int, int] = {}
 
-    def gather(self, message: Piece, channel: int) -> list[Piece]:
+    def gather(self, message: Piece, channel: int | None) -> list[Piece]:
         """The message of every rank, in the order of ranks.
 
         One collective: the length and as many bytes as the longest message of this channel had the last time, and a few more.
         What does not fit follows in a second one; all ranks see all lengths, so they agree on whether it is needed.
+        Where lengths say nothing about the next ones, `channel` is None: lengths go first, then what they ask for.
         """
-        room = self._room.get(channel, 0)
+        room = 0 if channel is None else self._room.get(channel, 0)
         head = len(message).to_bytes(_HEAD, "little")
         first = self._all_gather([head, message[:room]], _HEAD + room)
         lengths = [int.from_bytes(row[:_HEAD], "little") for row in first]
         longest = max(lengths)
-        self._room[channel] = longest + longest // _ROOM
+        if channel is not None:
+            self._room[channel] = longest + longest // _ROOM
         parts = [row[_HEAD : _HEAD + length] for row, length in zip(first, lengths, strict=True)]
         if longest <= room:
             return [part.data for part in parts]
@@ -58,7 +60,7 @@ class ByteGroup:
         arriving = torch.empty_like(lengths)
         with self.traffic.timed("wait"):
             dist.all_to_all_single(arriving, lengths, group=self.group)
-        outgoing = _filled([m for j, m in enumerate(messages) if j != self.rank], int(lengths.sum()))
+        outgoing = filled([m for j, m in enumerate(messages) if j != self.rank], int(lengths.sum()))
         incoming = torch.empty(int(arriving.sum()), dtype=torch.uint8)
         with self.traffic.timed("wait"):
             dist.all_to_all_single(incoming, outgoing, arriving.tolist(), lengths.tolist(), group=self.group)
@@ -68,7 +70,7 @@ class ByteGroup:
         return [whole[end - length : end].data for end, length in zip(ends, arriving.tolist(), strict=True)]
 
     def _all_gather(self, pieces: Sequence[Piece], n_bytes: int) -> list[NDArray[np.uint8]]:
-        block = _filled(pieces, n_bytes)
+        block = filled(pieces, n_bytes)
         rows = list(torch.empty((self.world, n_bytes), dtype=torch.uint8).unbind())
         with self.traffic.timed("wait"):
             dist.all_gather(rows, block, group=self.group)
@@ -76,7 +78,7 @@ class ByteGroup:
         return [row.numpy() for row in rows]
 
 
-def _filled(pieces: Sequence[Piece], n_bytes: int) -> torch.Tensor:
+def filled(pieces: Sequence[Piece], n_bytes: int) -> torch.Tensor:
     """The pieces one after the other, then zeros."""
     block = torch.empty(n_bytes, dtype=torch.uint8)
     values, at = block.numpy(), 0

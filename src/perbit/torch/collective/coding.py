@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from perbit.channels import Layout, frames
 from perbit.coding.bits import Piece
@@ -11,7 +12,9 @@ from perbit.coding.codec import Pipeline
 from perbit.coding.values import Shape
 from perbit.errors import StateMismatch
 from perbit.frame.header import DIGEST_BYTES, Entry
-from perbit.kernels.api import F32
+
+if TYPE_CHECKING:
+    from perbit.torch.vectors import Vector
 
 _NO_DIGEST = bytes(DIGEST_BYTES)  # the ranks share no memory that a frame could be made against
 
@@ -29,11 +32,11 @@ class FrameForm:
         entries = tuple(Entry(name, "float32", shape, codec) for name, shape, codec in tensors)
         return cls(frames.blueprint_of(layout, entries))
 
-    def encode(self, parts: Sequence[F32], keys: Sequence[int], step: int) -> bytes:
+    def encode(self, parts: Sequence[Vector], keys: Sequence[int], step: int) -> bytes:
         """The frame of these values; `keys` feed the random choices."""
         return frames.write_parts(self.blueprint, parts, keys, step, _NO_DIGEST)
 
-    def add(self, frame: Piece, outs: Sequence[F32], weight: float, step: int) -> None:
+    def add(self, frame: Piece, outs: Sequence[Vector], weight: float, step: int) -> None:
         """Add `weight` times the decoded values to the flat arrays `outs`."""
         opened = frames.read(frame, self.blueprint, [entry.codec for entry in self.blueprint.entries])
         if opened.sequence != step:

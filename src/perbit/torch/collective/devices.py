@@ -12,11 +12,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from perbit.coding.afar import works_afar
+from perbit.coding.codec import Codec, as_pipeline
 from perbit.kernels.api import F32
+from perbit.torch.device import serves, vector_of
+
+if TYPE_CHECKING:
+    from perbit.torch.vectors import Vector
 
 _SLOTS = 3  # a bucket is copied while another one is coded and a third one travels
 
@@ -48,17 +54,26 @@ class Device(ABC):
     def copy_back(self, host: torch.Tensor, buffer: torch.Tensor) -> Event:
         """Start a copy; the event says that it is complete."""
 
+    @abstractmethod
+    def work_apart(self) -> None:
+        """From now on, what this thread queues does not wait for what others queue."""
+
+    @abstractmethod
+    def worked(self) -> Event:
+        """Reached once all work is done that threads which work apart have queued."""
+
 
 class Accelerator(Device):
     """A device of torch with streams: CUDA, ROCm (which torch calls cuda), XPU.
 
-    Copies have a stream of their own. Host memory is pinned, otherwise copies would wait for each other.
+    Copies have a stream of their own, and so have the kernels of coders. Host memory is pinned, otherwise copies would wait for each other.
     """
 
     def __init__(self, device: torch.device, module: Any = None) -> None:
         self.device = device
         self.module = module or getattr(torch, device.type)  # torch.cuda, torch.xpu
         self.stream = self.module.Stream(device)
+        self.working = self.module.Stream(device)
 
     def computed(self, buffer: torch.Tensor) -> Event:
         return self._event(self.module.current_stream(self.device))
@@ -77,6 +92,13 @@ class Accelerator(Device):
         with self.module.stream(self.stream):
             buffer.copy_(host, non_blocking=True)
             return self._event(self.stream)
+
+    def work_apart(self) -> None:
+        self.module.set_device(self.device)
+        self.module.set_stream(self.working)
+
+    def worked(self) -> Event:
+        return self._event(self.working)
 
     def _event(self, stream: Any) -> Event:
         event = self.module.Event()
@@ -100,13 +122,23 @@ class Staging(ABC):
         """A ticket for a bucket whose gradients are queued; does not wait for them."""
 
     @abstractmethod
-    def fetch(self, ticket: Any) -> F32:
+    def fetch(self, ticket: Any) -> Vector:
         """Its values, complete. Another thread than that of `begin` may wait here."""
 
     @abstractmethod
     @contextmanager
+    def holding(self, ticket: Any) -> Iterator[None]:
+        """While this is open, the values are there, and may be written over."""
+
+    @abstractmethod
+    @contextmanager
     def returning(self, ticket: Any) -> Iterator[None]:
-        """While this is open, the values may be replaced; if nothing fails, they are in the bucket afterwards."""
+        """The same; if nothing fails, what the values have become is in the bucket afterwards."""
+
+    @abstractmethod
+    def place(self, values: torch.Tensor, buffer: torch.Tensor) -> None:
+        """Copy values, which lie where those fetched do, into a buffer that was there when the ticket now held began; returns when they are
+        there."""
 
 
 class InPlace(Staging):
@@ -120,11 +152,18 @@ class InPlace(Staging):
         return values
 
     @contextmanager
+    def holding(self, ticket: tuple[torch.Tensor, torch.Tensor]) -> Iterator[None]:
+        yield
+
+    @contextmanager
     def returning(self, ticket: tuple[torch.Tensor, torch.Tensor]) -> Iterator[None]:
         yield
         buffer, values = ticket
         if values is not buffer:
-            buffer.copy_(values)
+            self.place(values, buffer)
+
+    def place(self, values: torch.Tensor, buffer: torch.Tensor) -> None:
+        buffer.copy_(values.view_as(buffer))
 
 
 class Slot:
@@ -169,14 +208,22 @@ class Copied(Staging):
         return values
 
     @contextmanager
-    def returning(self, ticket: Ticket) -> Iterator[None]:
-        slot, host, copied = ticket.copying.result()
+    def holding(self, ticket: Ticket) -> Iterator[None]:
+        slot, _, copied = ticket.copying.result()
         try:
             yield
-            self.device.copy_back(host, ticket.buffer).wait()
         finally:
             copied.wait()
             self.free.put(slot)
+
+    @contextmanager
+    def returning(self, ticket: Ticket) -> Iterator[None]:
+        with self.holding(ticket):
+            yield
+            self.place(ticket.copying.result()[1], ticket.buffer)
+
+    def place(self, values: torch.Tensor, buffer: torch.Tensor) -> None:
+        self.device.copy_back(values.view_as(buffer), buffer).wait()
 
     def _copy_out(self, buffer: torch.Tensor, computed: Event) -> tuple[Slot, torch.Tensor, Event]:
         slot = self.free.get()
@@ -188,6 +235,50 @@ class Copied(Staging):
             raise
 
 
-def staging_for(device: torch.device) -> Staging:
-    """How gradients on this device reach the coders."""
-    return InPlace() if device.type == "cpu" else Copied(Accelerator(device))
+class Resident(Staging):
+    """Gradients stay on their device, whose kernels answer what coders ask. Threads that code queue their work apart from backward's."""
+
+    def __init__(self, device: Device | None) -> None:
+        self.device = device  # None: one that does everything at once
+
+    def begin(self, buffer: torch.Tensor) -> tuple[torch.Tensor, Event | None, list[torch.Tensor]]:
+        return buffer, self.device.computed(buffer) if self.device else None, []
+
+    def fetch(self, ticket: tuple[torch.Tensor, Event | None, list[torch.Tensor]]) -> Vector:
+        buffer, computed, values = ticket
+        if self.device and computed:
+            computed.wait()
+            self.device.work_apart()
+        values.append(buffer.to(torch.float32).contiguous())  # the buffer itself for float32
+        return vector_of(values[0])
+
+    @contextmanager
+    def holding(self, ticket: tuple[torch.Tensor, Event | None, list[torch.Tensor]]) -> Iterator[None]:
+        if self.device:
+            self.device.work_apart()
+        yield
+        self._finish()
+
+    @contextmanager
+    def returning(self, ticket: tuple[torch.Tensor, Event | None, list[torch.Tensor]]) -> Iterator[None]:
+        with self.holding(ticket):
+            yield
+            buffer, _, values = ticket
+            if values[0] is not buffer:
+                buffer.copy_(values[0])
+
+    def place(self, values: torch.Tensor, buffer: torch.Tensor) -> None:
+        buffer.copy_(values.view_as(buffer))
+        self._finish()
+
+    def _finish(self) -> None:
+        if self.device:
+            self.device.worked().wait()
+
+
+def staging_for(device: torch.device, codec: Codec | None = None) -> Staging:
+    """How gradients on this device reach the coders; `codec` is that of most of them."""
+    own = None if device.type == "cpu" else Accelerator(device)
+    if codec is not None and works_afar(as_pipeline(codec)) and serves(device):
+        return Resident(own)
+    return InPlace() if own is None else Copied(own)

@@ -11,16 +11,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from perbit.coding.bits import Piece
 from perbit.kernels import K
-from perbit.kernels.api import F32
 from perbit.randomness import fold, key_from_seed
+from perbit.torch import vectors
 from perbit.torch.collective.buckets import Bucket, BucketGradients, CodedParameter
 from perbit.torch.collective.bytegroup import ByteGroup
 from perbit.torch.feedback import Memories, fed
+
+if TYPE_CHECKING:
+    from perbit.torch.vectors import Vector
 
 
 class Reduction(ABC):
@@ -34,7 +38,7 @@ class Reduction(ABC):
 
     def encode(self, gradients: BucketGradients) -> list[bytes]:
         """A frame for each piece; all empty if the gradients hold NaN or infinity."""
-        ranges = [[K.scan(part) for part in self._parts(gradients, piece)] for piece in range(self.pieces)]
+        ranges = [[vectors.scan(part) for part in self._parts(gradients, piece)] for piece in range(self.pieces)]
         if any(n_nonfinite for of_piece in ranges for _, _, n_nonfinite in of_piece):
             return [b""] * self.pieces
         is_zero = [all(low == high == 0 for low, high, _ in of_one) for of_one in zip(*ranges, strict=True)]
@@ -55,34 +59,34 @@ class Reduction(ABC):
         """Whether this rank averages the piece itself, and so need not encode it for anybody."""
         return False
 
-    def _parts(self, gradients: BucketGradients, piece: int) -> list[F32]:
+    def _parts(self, gradients: BucketGradients, piece: int) -> list[Vector]:
         """The piece of every parameter, as views of the gradients."""
         return [gradients.values[lo:hi] for lo, hi in gradients.bucket.in_values(piece, self.pieces)]
 
-    def _fed(self, gradients: BucketGradients, parts: list[F32], piece: int, is_zero: list[bool]) -> list[F32]:
+    def _fed(self, gradients: BucketGradients, parts: list[Vector], piece: int, is_zero: list[bool]) -> list[Vector]:
         """The parts with what was kept back before."""
         bucket = gradients.bucket
         bounds = bucket.in_parameter(piece, self.pieces)
         return [
             part
             if parameter.gamma is None
-            else fed(part, self._memory(bucket, parameter)[lo:hi], parameter.gamma, zero)
+            else fed(part, self._memory(bucket, parameter, part)[lo:hi], parameter.gamma, zero)
             for parameter, part, (lo, hi), zero in zip(bucket.parameters, parts, bounds, is_zero, strict=True)
         ]
 
-    def _memory(self, bucket: Bucket, parameter: CodedParameter) -> F32:
-        return self.memories.of(parameter.name, bucket.memory_size(parameter, self.pieces))
+    def _memory(self, bucket: Bucket, parameter: CodedParameter, like: Vector) -> Vector:
+        return self.memories.of(parameter.name, bucket.memory_size(parameter, self.pieces), like)
 
-    def _encoded(self, gradients: BucketGradients, parts: Sequence[F32], piece: int, purpose: int) -> bytes:
+    def _encoded(self, gradients: BucketGradients, parts: Sequence[Vector], piece: int, purpose: int) -> bytes:
         """The frame of a piece. Keys go by parameter and step, so that how parameters fall into buckets changes nothing."""
         key = fold(fold(self.key, gradients.step), purpose)
         keys = [fold(key, K.crc32c(parameter.name.encode())) for parameter in gradients.bucket.parameters]
         return gradients.bucket.form_for(parts, piece, self.pieces).encode(parts, keys, gradients.step)
 
-    def _add(self, gradients: BucketGradients, frame: Piece, outs: Sequence[F32], piece: int, weight: float) -> None:
+    def _add(self, gradients: BucketGradients, frame: Piece, outs: Sequence[Vector], piece: int, weight: float) -> None:
         gradients.bucket.form(piece, self.pieces).add(frame, outs, weight, gradients.step)
 
-    def _commit(self, gradients: BucketGradients, frame: Piece, sent: list[F32], piece: int) -> None:
+    def _commit(self, gradients: BucketGradients, frame: Piece, sent: list[Vector], piece: int) -> None:
         """A frame was delivered: take its values off the memories. (Where there is no memory, off gradients about to be replaced.)"""
         if gradients.bucket.has_memory:
             self._add(gradients, frame, sent, piece, -1.0)
@@ -122,7 +126,7 @@ class Sharded(Reduction):
         means = self.scatter(gradients, frames, 1 / self.group.world)
         own, sending, shared = self.group.rank, [], b""
         if means is not None:
-            sending = self._fed(gradients, means, own, [not mean.any() for mean in means])
+            sending = self._fed(gradients, means, own, [vectors.is_zero(mean) for mean in means])
             shared = self._encoded(gradients, sending, own, purpose=self.pieces)
         averages = self.group.gather(shared, gradients.index)
         if not all(map(len, averages)):
@@ -133,7 +137,7 @@ class Sharded(Reduction):
         for piece, frame in enumerate(averages):
             self._add(gradients, frame, self._parts(gradients, piece), piece, 1.0)
 
-    def scatter(self, gradients: BucketGradients, frames: list[bytes], weight: float) -> list[F32] | None:
+    def scatter(self, gradients: BucketGradients, frames: list[bytes], weight: float) -> list[Vector] | None:
         """`weight` times the sum over all ranks of the own piece; None if the gradients of any rank are not finite."""
         arrived = self.group.exchange(frames)
         others = [rank for rank in range(self.group.world) if not self.keeps(rank)]
@@ -143,15 +147,15 @@ class Sharded(Reduction):
             self._commit(gradients, frames[piece], gradients.sending[piece], piece)
         return self._sums(gradients, arrived, weight)
 
-    def _sums(self, gradients: BucketGradients, arrived: list[Piece], weight: float) -> list[F32]:
+    def _sums(self, gradients: BucketGradients, arrived: list[Piece], weight: float) -> list[Vector]:
         """Every rank's part is added in the order of ranks, the own one as it is."""
         own = self.group.rank
         parts = self._parts(gradients, own)
-        sums = [np.zeros_like(part) for part in parts]
+        sums = [vectors.zeros(part.size, part) for part in parts]
         for rank, frame in enumerate(arrived):
             if rank == own:
                 for total, part in zip(sums, parts, strict=True):
-                    K.axpy(total, part, weight)
+                    vectors.axpy(total, part, weight)
             else:
                 self._add(gradients, frame, sums, own, weight)
         return sums

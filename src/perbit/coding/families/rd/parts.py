@@ -35,8 +35,7 @@ FAR_ON_GRID = ZERO[np.uint16] - 2.0
 class TrellisPart:
     """Pieces that are quantized one by one, by a machine that fits them all."""
 
-    def __init__(self, likely: F32) -> None:
-        largest = trellis.largest_magnitude(likely)
+    def __init__(self, likely: F32, largest: float) -> None:
         kind: SymbolType = np.uint8 if largest <= LIMITS[np.uint8] else np.uint16
         self.machine = trellis.fit(likely, kind, with_shifts=likely.size >= _SHIFTS_PAY)
         self.symbols: list[Symbols] = []
@@ -64,28 +63,27 @@ class TrellisPart:
 
 def write(values: F32, columns: int, slope: float, out: Writer) -> bool:
     """Append values by the trellis, or nothing where that is as good at this exchange rate; say whether there was something."""
-    if not (slope >= SLOPE and _is_hopeless(values)) and trellis.largest_magnitude(values):
-        part, pieces, coded = TrellisPart(values), _pieces(values), Writer()
+    _, _, energy, largest, _ = K.moments(values)
+    if largest and not (slope >= SLOPE and _is_hopeless(energy / values.size, largest)):
+        part, pieces, coded = TrellisPart(values, largest), _pieces(values), Writer()
         part.add(*pieces)
         part.write(columns, CHUNK, coded)
         bits = 8 * sum(map(len, coded.pieces))
-        if bits > max(_DOUBTFUL * values.size, _SHIFTS_PAY) or _is_worth_it(part, pieces, slope * bits):
+        if bits > max(_DOUBTFUL * values.size, _SHIFTS_PAY) or _is_worth_it(part, pieces, energy - slope * bits):
             out.pieces.extend(coded.pieces)
             return True
     out.raw(bytes([_NOTHING]))
     return False
 
 
-def _is_hopeless(values: F32) -> bool:
+def _is_hopeless(mean_square: float, largest: float) -> bool:
     """Whether whatever is sent costs more than it saves."""
-    _, _, energy, largest, _ = K.moments(values)
-    return largest < _SMALL and energy <= _WEAK * values.size
+    return largest < _SMALL and mean_square <= _WEAK
 
 
-def _is_worth_it(part: TrellisPart, pieces: Sequence[F32], price: float) -> bool:
-    nothing = sum(map(_energy, pieces))
-    error = sum(_energy(x - part.decoded(i)) for i, x in enumerate(pieces))
-    return error + price < nothing
+def _is_worth_it(part: TrellisPart, pieces: Sequence[F32], allowed: float) -> bool:
+    """Whether the error stays below what is allowed."""
+    return sum(_energy(x - part.decoded(i)) for i, x in enumerate(pieces)) < allowed
 
 
 def _energy(values: F32) -> float:

@@ -40,10 +40,9 @@ def by_frequency(values: F32, taps: Shape) -> F32:
 
 def by_tap(planes: F32, taps: Shape) -> F32:
     """The flat tensor of planes, by sums in a defined order."""
-    matrix = transform(taps)
-    out = np.zeros_like(planes)
-    K.add_pairs(matrix.reshape(-1), planes.reshape(-1), len(matrix), planes.shape[1], out.reshape(-1))
-    return np.ascontiguousarray(out.T).reshape(-1)
+    out = np.empty(planes.size, np.float32)
+    K.mix_planes(transform(taps).reshape(-1), planes.reshape(-1), out)
+    return out
 
 
 def cost(taps: Shape, n: int) -> Cost:

@@ -163,7 +163,7 @@ class _Tried:
 
     def is_close(self, turn: int) -> bool:
         """Near the goal, where near enough is less after each try; or at a jump from step to step."""
-        enough = max(_CLOSE ** max(1, turn - 3), _LEAST_CLOSE)
+        enough = max(_CLOSE ** max(1, turn), _LEAST_CLOSE)
         if self.good and self.good[1] >= math.log(enough):
             return True
         return bool(self.good and self.bad and abs(self.good[0] - self.bad[0]) < 2e-4)

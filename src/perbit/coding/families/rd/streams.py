@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from perbit import parallel
 from perbit.coding.bits import Reader, Writer
 from perbit.coding.cost import Cost
-from perbit.coding.families import tables
 from perbit.coding.families.entropy import Rans
 from perbit.errors import DecodeError
 from perbit.kernels import K
@@ -27,11 +26,12 @@ from perbit.kernels.api import F32, Symbols
 _ZEROS, _ADAPTIVE, _RANS, _SPARSE = range(4)
 _SPARSE_SHARE = 1 / 16  # of symbols that are not zero, below which their positions may be shorter
 _TINY = 512  # symbols for which no table pays
-_BOTH, _PART = (
-    1 << 14,
-    1 << 14,
-)  # up to so many symbols both coders run; beyond, a part tells whether the slower one is worth it
-_WORTH, _FASTER = 0.97, 0.985  # of the bytes: below, the slower coder is tried on all symbols; below, it is taken
+_PART = 1 << 13  # symbols that tell which of two coders suits them
+_LARGEST_TOLD, _SUMS = 7, 16  # levels, and sums of their neighbours, that are told apart there
+_TOLD = 0.99  # of the bits: below, what neighbours tell is worth the slower coder
+_MISSED = 0.72  # bits that entropies of counts miss, for each that is not zero
+_FEW_BYTES, _FEW = 300, 1 << 14  # in bytes and symbols: so little is given to both coders ...
+_FASTER = 0.985  # ... and the slower one must save this much
 _MEANS = 27  # half octaves from 1/16 on
 _RANS_CODER = Rans()
 
@@ -42,15 +42,19 @@ def write(symbols: Symbols, columns: int, block: int, out: Writer) -> None:
     if not levels.any():
         out.raw(bytes([_ZEROS]))
         return
-    streams = [_rans(levels, block)] if levels.size > _TINY else []
-    if np.count_nonzero(levels) < _SPARSE_SHARE * levels.size:
-        streams.append(_sparse(levels))
-    best = min(streams, key=_size, default=None)
-    if _may_pay(levels, columns):
-        adaptive = _adaptive(levels, columns)
-        best = adaptive if best is None or _size(adaptive) < _FASTER * _size(best) else best
-    assert best is not None  # few symbols may always pay
+    best = _adaptive(levels, columns) if _neighbours_tell(levels, columns) else _by_symbol(levels, columns, block)
     out.pieces.extend(best.pieces)
+
+
+def _by_symbol(levels: Symbols, columns: int, block: int) -> Writer:
+    """The stream of levels of which neighbours tell little."""
+    best = _rans(levels, block)
+    if np.count_nonzero(levels) < _SPARSE_SHARE * levels.size:
+        best = min(best, _sparse(levels), key=_size)
+    if levels.size <= _FEW and _size(best) <= _FEW_BYTES:
+        adaptive = _adaptive(levels, columns)
+        best = adaptive if _size(adaptive) < _FASTER * _size(best) else best
+    return best
 
 
 def _size(stream: Writer) -> int:
@@ -129,12 +133,27 @@ def _blocks(array: _Array, size: int) -> list[_Array]:
     return [array[lo : lo + size] for lo in range(0, array.size, size)]
 
 
-def _may_pay(levels: Symbols, columns: int) -> bool:
-    if levels.size <= _BOTH or columns == 0:
-        return levels.size <= _BOTH
-    start = (levels.size - _PART) // 2
-    part = levels[start : start + _PART]
-    return 8 * _size(_adaptive(part, columns)) < _WORTH * tables.entropy_bits(K.histogram(part, int(part.max()) + 1))
+def _neighbours_tell(levels: Symbols, columns: int) -> bool:
+    """Whether levels before and above save some percent; of few levels it is taken for granted, since no table pays."""
+    if levels.size <= _TINY:
+        return True
+    start = max(0, (levels.size - _PART) // 2)
+    part = np.minimum(levels[start : start + _PART], _LARGEST_TOLD).astype(np.uint8)
+    above = 2 * columns if 4 * columns < part.size else 0
+    before = max(above, 2)
+    near = part[before - 1 : -1] + part[before - 2 : -2]
+    near += part[columns:-columns] + part[:-above] if above else near
+    told = np.minimum(near, np.uint8(_SUMS - 1)) * np.uint8(_LARGEST_TOLD + 1) + part[before:]
+    counts = np.bincount(told, minlength=_SUMS * (_LARGEST_TOLD + 1)).reshape(_SUMS, -1)
+    learning = _MISSED * np.count_nonzero(counts)
+    bits = _entropy(counts.ravel()) - _entropy(counts.sum(axis=1)) + learning
+    return bool(bits < _TOLD * _entropy(counts.sum(axis=0)))
+
+
+def _entropy(counts: NDArray[np.int64]) -> float:
+    """Bits of an ideal code for values that occur so often."""
+    seen = counts[counts > 0].astype(np.float64)
+    return float(seen.sum() * np.log2(seen.sum()) - seen @ np.log2(seen))
 
 
 def _mean(context: int) -> int:

@@ -42,22 +42,29 @@ class Tensor:
     def __init__(self, array: F32, most: int) -> None:
         self.flat, self.most, self.shape = array.reshape(-1), most, array.shape
         self._looked: dict[int, factors.Found] = {}
+        self._choices: dict[float, Choice | None] = {}
         self.slope = SLOPE  # what a bit may cost, in squares of the step: a residual that is not worth it is left out
-        self._last: tuple[tuple[float, int | None, float], list[Piece]] | None = None
+        self._written: dict[tuple[float, int | None, float], list[Piece]] = {}
 
     @cached_property
+    def _moments(self) -> tuple[float, float]:
+        """The sum of squares, and the largest magnitude."""
+        _, _, energy, largest, _ = K.moments(self.flat)
+        return energy, largest
+
+    @property
     def energy(self) -> float:
         """The sum of squares."""
-        return K.moments(self.flat)[2]
+        return self._moments[0]
 
     @cached_property
     def checksum(self) -> int:
         """Of the values: whether an array is still the one that was looked at."""
         return K.crc32c(bytes_of(self.flat))
 
-    @cached_property
+    @property
     def largest(self) -> float:
-        return largest_magnitude(self.flat)
+        return self._moments[1]
 
     @cached_property
     def _scale(self) -> float:
@@ -75,7 +82,13 @@ class Tensor:
         return scaled[None], False
 
     def _choice(self, step: float) -> Choice | None:
-        """The components worth sending; of a large matrix many are looked for only if few are not enough."""
+        """The components worth sending: a search that has looked at a step mostly writes it too."""
+        if step not in self._choices:
+            self._choices[step] = self._chosen(step)
+        return self._choices[step]
+
+    def _chosen(self, step: float) -> Choice | None:
+        """Of a large matrix many components are looked for only if few are not enough."""
         few = self._found(min(self.most, factors.FEW))
         choice = few.choice(step) if few else None
         if choice and choice.rank > factors.FEW / 2 and self.most > factors.FEW:
@@ -89,7 +102,7 @@ class Tensor:
             most and 0 < self.largest < _LARGEST_SUMMED and factors.may_pay(layout.rows, layout.planes * layout.columns)
         ):
             return None
-        if min(layout.rows, layout.planes * layout.columns) <= factors.EXACT:
+        if min(layout.rows, layout.planes * layout.columns) <= factors.ALL:
             most = self.most  # they are found all together
         if most not in self._looked:
             self._looked[most] = factors.Found(layout.matrix(self._planes[0]), self._scale, most)
@@ -113,13 +126,13 @@ class Tensor:
         return np.ascontiguousarray(self.flat[:: max(1, self.flat.size // _SAMPLE)])
 
     def write(self, step: float, out: Writer, key: int | None = None) -> None:
-        """Append the tensor at this step; with a key, rounded randomly. The last is kept: a search ends with what it has tried."""
+        """Append the tensor at this step; with a key, rounded randomly. The last two are kept: a search ends with one of those that it has tried."""
         settings = step, key, self.slope
-        if self._last is None or self._last[0] != settings:
+        if settings not in self._written:
             written = Writer()
             self._write(step, written, key)
-            self._last = settings, written.pieces
-        out.pieces.extend(self._last[1])
+            self._written = dict([*self._written.items()][-1:]) | {settings: written.pieces}
+        out.pieces.extend(self._written[settings])
 
     def _write(self, step: float, out: Writer, key: int | None) -> None:
         if key is None and self.energy < self.slope * step**2:  # less than a single bit may cost
@@ -219,6 +232,11 @@ class Layout:
         """Right vectors of the matrix, plane by plane."""
         return np.ascontiguousarray(right.reshape(-1, self.planes, self.columns).transpose(1, 0, 2)).reshape(-1)
 
+    def without_products(self, left: F32, right: F32, values: F32) -> F32:
+        """Planes less what components stand for, nearly to the last bit: what is left over is rounded anyway."""
+        products: F32 = (left.T @ right.reshape(self.planes, -1, self.columns)).reshape(values.shape)
+        return np.subtract(values, products, out=products)
+
     def add_products(self, left: F32, right: F32, out: F32) -> None:
         """Add what components stand for to planes."""
         for vectors, plane in zip(right.reshape(self.planes, -1), out.reshape(self.planes, -1), strict=True):
@@ -230,7 +248,8 @@ def _write_components(choice: Choice, values: F32, layout: Layout, out: Writer) 
     coarse, in_coarse = np.float32(choice.coarseness), np.float32(choice.unit / choice.coarseness)
     lengths = factors.rounded_lengths(choice.sigma / choice.coarseness)
     left = choice.left * lengths[:, None]
-    part = parts.TrellisPart(np.concatenate([left.reshape(-1), (choice.left @ choice.matrix * in_coarse).reshape(-1)]))
+    likely = np.concatenate([left.reshape(-1), (choice.right * in_coarse).reshape(-1)])
+    part = parts.TrellisPart(likely, largest_magnitude(likely))
     part.add(left.reshape(-1))
     left = part.decoded(0).reshape(choice.rank, -1) / lengths[:, None]
     part.add(layout.by_plane(factors.best_partners(left, choice.matrix) * in_coarse))
@@ -238,9 +257,7 @@ def _write_components(choice: Choice, values: F32, layout: Layout, out: Writer) 
     out.raw(bytes([choice.coarse_index]))
     out.raw(bytes_of(factors.short_floats(lengths)))
     part.write(0, parts.BLOCK, out)
-    residual = values.copy()
-    layout.add_products(-left.reshape(-1), part.decoded(1) * coarse, residual)
-    return residual
+    return layout.without_products(left, part.decoded(1) * coarse, values)
 
 
 def _classes(values: F32, layout: Layout, out: Writer) -> list[F32]:
@@ -302,6 +319,8 @@ def _read_residual(src: Reader, layout: Layout, step: float) -> F32:
     if layout.planes == 1:
         parts.read(src, layout.columns, step, out.reshape(-1))
         return out
+    if not layout.n:
+        raise DecodeError("rd: classes of planes without values")
     number = np.frombuffer(src.take(layout.planes, "classes"), np.uint8)
     if int(number.max()) >= CLASSES:
         raise DecodeError(f"rd: class {number.max()} of {CLASSES}")
