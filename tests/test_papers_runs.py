@@ -6,12 +6,15 @@ import importlib
 import importlib.util
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from perbit import cli
+from perbit.errors import PerbitError
+from perbit.sim.federated.settings import Task
 from perbit.sim.verdicts import Claim
 from perbit_papers.series import Contest, series
 
@@ -56,6 +59,25 @@ def test_a_series_runs_the_methods_of_its_claims_first(tmp_path: Path) -> None:
 
     series(tmp_path / "runs.json", {}, ["x", "a", "b"], [0, 1], one, [Contest(Claim("a beats b"), "a", "b")])
     assert made == [("a", 0), ("b", 0), ("a", 1), ("b", 1), ("x", 0), ("x", 1)]
+
+
+def test_a_series_goes_on_with_a_file_of_before_a_setting_was_added(tmp_path: Path) -> None:
+    """And not with one whose settings were others."""
+    output = tmp_path / "runs.json"
+    settings = asdict(Task(data="digits", rounds=3))
+    before = {key: value for key, value in settings.items() if key != "test_share"}
+    made = []
+
+    def one(name: str, seed: int) -> dict[str, object]:
+        made.append((name, seed))
+        return {"history": [{"accuracy": 0.5}]}
+
+    series(output, before, ["a"], [0], one, [])
+    series(output, settings, ["a"], [0, 1], one, [])
+    assert made == [("a", 0), ("a", 1)]
+    for others in ({**settings, "test_share": 0.2}, {**settings, "rounds": 4}):
+        with pytest.raises(PerbitError, match="other settings"):
+            series(output, others, ["a"], [0, 1], one, [])
 
 
 def test_a_comparison_goes_on_from_committed_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

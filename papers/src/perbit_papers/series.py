@@ -13,6 +13,7 @@ from typing import Any
 
 from perbit.errors import PerbitError
 from perbit.files import write_json
+from perbit.sim.federated.settings import with_defaults
 from perbit.sim.verdicts import Claim
 
 Run = dict[str, Any]  # of one method and seed: at least a history of points with an accuracy
@@ -102,7 +103,7 @@ def _known(output: Path, settings: dict[str, Any]) -> list[Run]:
     if not output.is_file():
         return []
     found = json.loads(output.read_text("utf-8"))
-    if found["settings"] != json.loads(json.dumps(settings)):
+    if with_defaults(found["settings"], settings) != json.loads(json.dumps(settings)):
         raise PerbitError(f"{output} holds runs with other settings; give another --output")
     runs: list[Run] = found["runs"]
     return runs

@@ -12,7 +12,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from perbit.errors import DecodeError, EncodeError, StateMismatch
 from perbit.files import FileError, write_atomically
 from perbit.sim.federated import ledger, local, rounds, statistics, tensors, world
 from perbit.sim.federated.rounds import Federation
-from perbit.sim.federated.settings import Method, Task
+from perbit.sim.federated.settings import Method, Task, with_defaults
 from perbit.sim.federated.world import World
 from perbit.sim.imports import OwnCodeError
 
@@ -218,21 +218,11 @@ def _finished(folder: Path, about: dict[str, Any]) -> Outcome | None:
     except (OSError, ValueError):
         return None
     for part, value in about.items():
-        if json.dumps(_with_defaults(known.get(part), value)) != json.dumps(value):  # in order: rules
+        if json.dumps(with_defaults(known.get(part), value)) != json.dumps(value):  # in order: rules
             raise FileError(
                 f"{folder} holds a finished run with other settings ({part}); choose another folder, or discard it with --fresh"
             )
     return known
-
-
-def _with_defaults(known: Any, now: Any) -> Any:
-    """Settings of an earlier version, which did not have all of today's: those have their defaults, and the order of today."""
-    if not (isinstance(known, dict) and isinstance(now, dict)):
-        return known
-    defaults = {field.name: field.default for kind in (Task, Method) for field in fields(kind)}
-    added = {key: defaults[key] for key in now if key not in known and defaults.get(key, MISSING) is not MISSING}
-    filled = {**known, **added}
-    return {key: filled[key] for key in now if key in filled} | filled
 
 
 def _forget(*paths: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -231,3 +231,17 @@ def is_raw(spec: str) -> bool:
 def _require(holds: bool, key: str, said: str) -> None:
     if not holds:
         raise SettingsError(f"{key} {said}", key)
+
+
+def with_defaults(known: Any, now: Any) -> Any:
+    """Settings of an earlier version, which did not have all of today's: those have their defaults, and the order of today.
+
+    >>> with_defaults({"rounds": 3}, {"rounds": 5, "test_share": 0.2})
+    {'rounds': 3, 'test_share': 0.0}
+    """
+    if not (isinstance(known, dict) and isinstance(now, dict)):
+        return known
+    defaults = {one.name: one.default for kind in (Task, Method) for one in fields(kind)}
+    added = {key: defaults[key] for key in now if key not in known and defaults.get(key, MISSING) is not MISSING}
+    filled = {**known, **added}
+    return {key: filled[key] for key in now if key in filled} | filled
