@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from safetensors.numpy import save_file
 
 import perbit
 from golden.make import gradient
-from perbit import delta
+from perbit import delta, files
 from perbit.cli import main
 from perbit.coding.bits import Reader, Writer
 from perbit.delta import steps
@@ -193,9 +195,7 @@ def test_diff_and_apply_on_files_with_their_metadata(capsys: pytest.CaptureFixtu
     assert main(["apply", "old.safetensors", "d.pbit", "-o", "got.safetensors"]) == 0
     with safe_open("got.safetensors", "np") as file:
         assert file.metadata() == {"step": "2"}
-    from perbit.files import read_tensors
-
-    got, meant = (read_tensors(Path(name)) for name in ("got.safetensors", "new.safetensors"))
+    got, meant = (files.read_tensors(Path(name)) for name in ("got.safetensors", "new.safetensors"))
     assert same(dict(sorted(got.items())), dict(sorted(meant.items())))  # type: ignore[union-attr]
 
 
@@ -209,6 +209,65 @@ def test_diff_and_apply_replace_nothing_and_name_what_is_wrong(capsys: pytest.Ca
     assert ".npz file cannot hold bfloat16; write a .safetensors file" in capsys.readouterr().err
     assert not Path("got.npz").exists()
     assert not Path("got.safetensors").exists()
+
+
+def piped(data: bytes, *arguments: str) -> bytes:
+    done = subprocess.run([sys.executable, "-m", "perbit.cli", *arguments], input=data, capture_output=True, check=True)
+    return done.stdout
+
+
+@pytest.mark.usefixtures("saved")
+def test_deltas_and_models_go_through_pipes(capsys: pytest.CaptureFixture[str]) -> None:
+    new = Path("new.safetensors").read_bytes()
+    made = piped(new, "diff", "old.safetensors", "-", "-o", "-")
+    for arguments, data in (
+        (["apply", "old.safetensors", "-", "-o", "-", "--json"], made),
+        (["apply", "-", "d.pbit", "-o", "-"], Path("old.safetensors").read_bytes()),
+    ):
+        Path("d.pbit").write_bytes(made)
+        Path("got.safetensors").write_bytes(piped(data, *arguments))
+        got, meant = (dict(files.read_tensors(Path(name))) for name in ("got.safetensors", "new.safetensors"))  # type: ignore[call-overload]
+        assert same(dict(sorted(got.items())), dict(sorted(meant.items())))
+    assert main(["apply", "-", "-", "-o", "-"]) == 2
+    assert main(["diff", "-", "-", "-o", "d.pbit", "--force"]) == 2
+    assert capsys.readouterr().err.count("only one input can be - (standard input)") == 2
+    np.save("x.npy", gradient(2000))
+    lone = piped(Path("x.npy").read_bytes(), "diff", "x.npy", "-", "-o", "-")
+    assert np.array_equal(np.load(io.BytesIO(piped(lone, "apply", "x.npy", "-", "-o", "-"))), gradient(2000))
+
+
+@pytest.mark.usefixtures("saved")
+def test_inspect_says_what_a_delta_leads_from_and_to(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", "old.safetensors", "new.safetensors", "-o", "exact.pbit"]) == 0
+    finite = ["large", "small", "half"]
+    for name, model in (("a", base()), ("b", successor())):
+        save_file({key: model[key] for key in finite}, f"{name}.safetensors")
+    assert main(["diff", "a.safetensors", "b.safetensors", "-o", "coded.pbit", "--spec", "uniform(4) | rans"]) == 0
+    head = delta.about(Path("exact.pbit").read_bytes())
+    capsys.readouterr()
+    assert main(["inspect", "exact.pbit"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("exact.pbit: delta, ")
+    assert head["base"] in said
+    assert head["result"] in said
+    assert "every bit is kept" in said
+    assert "large  bfloat16 (700, 100)  steps\n" in said
+    assert "(metadata of the file)  uint8" in said
+    assert "__metadata__" not in said
+    assert main(["inspect", "coded.pbit", "--json"]) == 0
+    info = json.loads(capsys.readouterr().out)
+    assert (info["kind"], info["exact"]) == ("delta", False)
+    sent = {tensor["name"]: (tensor["how"], tensor.get("spec")) for tensor in info["tensors"]}
+    assert sent == {"large": ("added", "uniform(4) | rans"), "small": ("steps", None), "half": ("same", None)}
+    assert sum(info["parts"].values()) + info["header_bytes"] + info["checksum_bytes"] == info["n_bytes"]
+
+
+def test_a_model_is_no_delta(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bytes_only = {name: np.zeros(3, np.uint8) for name in ("delta", "steps", "others")}
+    for tensors, said in ((bytes_only, "this is no delta"), ({**base(), "delta": np.zeros(3)}, "message")):
+        (tmp_path / "m.pbit").write_bytes(perbit.dumps({n: x for n, x in tensors.items() if n != "mask"}, "raw"))
+        main(["inspect", str(tmp_path / "m.pbit")])
+        assert said in "".join(capsys.readouterr())
 
 
 def test_lone_arrays_and_specs(

@@ -134,6 +134,12 @@ def read_bytes(path: Path) -> bytes:
         raise FileError(f"cannot read {path}: {error.strerror}") from error
 
 
+def check_one_standard(*inputs: Path) -> None:
+    """Standard input can be read once."""
+    if inputs.count(STANDARD) > 1:
+        raise FileError("only one input can be - (standard input); give the other by its name")
+
+
 def read_tensors(path: Path) -> NDArray[Any] | dict[str, NDArray[Any]]:
     """One array from .npy, a dict of arrays from .npz or .safetensors. Standard input may be any of them."""
     if path != STANDARD and path.suffix not in _READERS:

@@ -9,20 +9,28 @@ import perbit
 from perbit import delta, dtypes, files
 from perbit.commands.common import (
     EXIT_OK,
+    as_json,
     check_free,
     force_option,
     json_option,
-    print_json,
+    say,
     tensors_in,
     threads_option,
 )
-from perbit.files import FileError
+from perbit.files import STANDARD, FileError
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("old", type=Path, help="the model that the delta was made for")
-    parser.add_argument("delta", type=Path, help="a file of `perbit diff`")
-    parser.add_argument("-o", "--output", type=Path, required=True, help="the new model: .safetensors, .npz or .npy")
+    parser.add_argument("old", type=Path, help="the model that the delta was made for; -: standard input")
+    parser.add_argument("delta", type=Path, help="a file of `perbit diff`; -: standard input")
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, help="the new model: .safetensors, .npz or .npy; -: standard output"
+    )
+    parser.add_argument(
+        "--format",
+        choices=("npy", "npz", "safetensors"),
+        help="the kind of file, if its name does not say it (default on standard output: that of the old model)",
+    )
     parser.add_argument("--max-values", type=int, help="refuse deltas that lead to more values than this")
     force_option(parser)
     threads_option(parser)
@@ -31,22 +39,31 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     perbit.set_threads(options.threads)
-    if options.output == files.STANDARD:
-        raise files.FileError("apply writes a file: give its name with -o, e.g. -o new.safetensors")
+    files.check_one_standard(options.old, options.delta)
     check_free(options.output, options.force)
     data = files.read_bytes(options.delta)
-    new = delta.apply(tensors_in(options.old), data, max_values=options.max_values)
-    if options.output.suffix != ".safetensors":
-        _refuse_what_numpy_cannot_hold(options.output, {x.dtype.name for x in new.values()})
-    files.write_tensors(options.output, new[""] if set(new) == {""} else new)
+    old = tensors_in(options.old)
+    new = delta.apply(old, data, max_values=options.max_values)
+    suffix = _suffix(options, is_lone=set(old) == {""})
+    if suffix != ".safetensors":
+        _refuse_what_numpy_cannot_hold(suffix, {x.dtype.name for x in new.values()})
+    files.write_tensors(options.output, new[""] if set(new) == {""} else new, suffix)
     result = delta.about(data)["result"]
-    if options.json:
-        print_json({"output": str(options.output), "n_tensors": len(new), "result": result})
-    else:
-        print(f"{options.output}: {len(new)} tensors, digest {result[:16]}… as it was meant")
+    about = {"output": str(options.output), "n_tensors": len(new), "result": result}
+    said = f"{options.output}: {len(new)} tensors, digest {result[:16]}… as it was meant"
+    say(as_json(about) if options.json else said, options.output)
     return EXIT_OK
 
 
-def _refuse_what_numpy_cannot_hold(output: Path, kinds: set[str]) -> None:
+def _suffix(options: argparse.Namespace, is_lone: bool) -> str:
+    """The kind of file that the new model becomes."""
+    if options.format:
+        return f".{options.format}"
+    if options.output != STANDARD:
+        return str(options.output.suffix)
+    return str(options.old.suffix) or (".npy" if is_lone else ".safetensors")
+
+
+def _refuse_what_numpy_cannot_hold(suffix: str, kinds: set[str]) -> None:
     for kind in sorted(kinds & set(dtypes.STORED)):
-        raise FileError(f"a {output.suffix} file cannot hold {kind}; write a .safetensors file")
+        raise FileError(f"a {suffix} file cannot hold {kind}; write a .safetensors file")

@@ -22,9 +22,13 @@ from perbit.commands.planning import plan_of, plan_options, warn_of_idle_rules
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("old", type=Path, help="the model that the receiver has: .safetensors, .npz or .npy")
-    parser.add_argument("new", type=Path, help="the model that it is to have")
-    parser.add_argument("-o", "--output", type=Path, required=True, help="the delta, e.g. delta.pbit")
+    parser.add_argument(
+        "old", type=Path, help="the model that the receiver has: .safetensors, .npz or .npy; -: standard input"
+    )
+    parser.add_argument("new", type=Path, help="the model that it is to have; -: standard input")
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, help="the delta, e.g. delta.pbit; -: standard output"
+    )
     parser.add_argument(
         "--spec", help='code the differences by a spec, e.g. "rd(bits=0.5)"; without it every bit is kept'
     )
@@ -37,6 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     perbit.set_threads(options.threads)
+    files.check_one_standard(options.old, options.new)
     plan = plan_of(options) if options.spec else None
     check_free(options.output, options.force)
     old, new = tensors_in(options.old), tensors_in(options.new)

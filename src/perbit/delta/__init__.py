@@ -8,6 +8,7 @@
 (True, True)
 """
 
+from perbit.delta.inspection import inspect, is_delta
 from perbit.delta.message import DeltaError, about, apply, diff
 
-__all__ = ["DeltaError", "about", "apply", "diff"]
+__all__ = ["DeltaError", "about", "apply", "diff", "inspect", "is_delta"]

@@ -76,7 +76,7 @@ def apply(old: Mapping[str, Any], delta: Piece, *, max_values: int | None = None
         max_values: refuse deltas that lead to more values than this; by default 16 million more than the old model has.
     """
     before = _named(old)
-    head, parts = _open(delta)
+    head, parts = opened(delta)
     if digest(before) != head["base"]:
         raise DeltaError("the delta was made for another model: the digest of the base differs")
     try:
@@ -93,7 +93,7 @@ def apply(old: Mapping[str, Any], delta: Piece, *, max_values: int | None = None
 
 def about(delta: Piece) -> dict[str, Any]:
     """What a delta says of itself: `base` and `result` (SHA-256), `exact`, and `tensors`: name, dtype, shape and how each is sent."""
-    return _open(delta)[0]
+    return opened(delta)[0]
 
 
 # --- what to do with each tensor -------------------------------------------------------------------------------------
@@ -141,16 +141,16 @@ def _bits(array: NDArray[Any]) -> NDArray[Any]:
 # --- and back --------------------------------------------------------------------------------------------------------
 
 
-def _open(delta: Piece) -> tuple[dict[str, Any], dict[str, bytes]]:
-    parts = {name: x.tobytes() for name, x in wire.loads(delta).items()}
+def opened(delta: Piece, **limits: Any) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The head of a delta and its other parts; `limits` are those of `perbit.loads`."""
+    parts = {name: x.tobytes() for name, x in wire.loads(delta, **limits).items()}
     try:
         head = json.loads(parts.pop(ABOUT))
         is_known = head["version"] == VERSION
-        names = {
-            name for name, dtype, shape, _ in head["tensors"] if dtype in arrays.DTYPES and isinstance(shape, list)
-        }
-        digests = [head["base"], head["result"]]
-        is_sound = {STEPS, OTHERS} == set(parts) and len(names) == len(head["tensors"]) and len(digests) == 2
+        names = {name for name, dtype, shape, _ in head["tensors"] if dtype in arrays.DTYPES and _is_shape(shape)}
+        texts = [head["base"], head["result"], *names]
+        is_sound = {STEPS, OTHERS} == set(parts) and len(names) == len(head["tensors"]) and "exact" in head
+        is_sound &= all(isinstance(text, str) for text in texts)
     except (KeyError, TypeError, ValueError, RecursionError):
         raise DeltaError("this is no delta; `perbit diff` makes one") from None
     if not is_known:
@@ -158,6 +158,10 @@ def _open(delta: Piece) -> tuple[dict[str, Any], dict[str, bytes]]:
     if not is_sound:
         raise DeltaError("the delta is malformed")
     return head, parts
+
+
+def _is_shape(found: Any) -> bool:
+    return isinstance(found, list) and all(isinstance(n, int) and n >= 0 for n in found)
 
 
 def _rebuilt(before: Tensors, head: Mapping[str, Any], parts: Mapping[str, bytes], max_values: int | None) -> Tensors:
