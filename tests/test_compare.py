@@ -292,8 +292,11 @@ def test_tune_meets_the_budget(
     assert (tmp_path / "report.html").is_file()
     assert main([*command, "--resume"]) == 0
     said = capsys.readouterr().out
-    assert "float32" in (tmp_path / "table.txt").read_text()
-    assert "Beside float32:" in said
+    written = (tmp_path / "table.txt").read_text()
+    assert written in said
+    for part in ("tried", "over the budget", "float32", "Beside float32:", "TOML:", "Flower:", "DDP:"):
+        assert part in written
+    assert 'id="picture-tried"' in (tmp_path / "report.html").read_text()
     pasted = "[[methods]]" + said.partition("[[methods]]")[2].partition("Flower:")[0]
     found = config.parse(pasted).methods[0]
     assert (found.up, found.whole_model) == (best["up"], best.get("whole_model", False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -76,6 +77,18 @@ def test_the_extras_are_those_of_the_project() -> None:
     names = {"sklearn": "scikit-learn"}
     for package, extra in EXTRAS.items():
         assert any(wanted.startswith(names.get(package, package)) for wanted in project[extra]), package
+
+
+def test_the_table_of_extras_is_that_of_the_project() -> None:
+    """docs/install.md names every extra with all that it brings."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    brought = {extra: sorted({re.split(r"[\[><=;]", wanted)[0] for wanted in project[extra]}) for extra in project}
+    table = re.findall(
+        r"^\| `([\w-]+)` \| .+ \| (.+) \|$", (ROOT / "docs" / "install.md").read_text(), flags=re.MULTILINE
+    )
+    written = {extra: sorted(packages.split(", ")) for extra, packages in table if extra != "dev"}
+    assert {*written, "dev"} == set(brought)
+    assert written == {extra: packages for extra, packages in brought.items() if extra != "dev"}
 
 
 def test_perbit_itself_is_light() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import perbit
 from perbit import files
@@ -17,6 +19,7 @@ from perbit.coding.listing import arguments
 from perbit.commands.progress import Display
 from perbit.errors import SpecError
 from perbit.plan.budget import fit_budget
+from perbit.sim.compare import pool
 from perbit.sim.compare.config import ConfigError, parse
 from perbit.sim.compare.pool import Report
 from perbit.sim.federated.settings import Task
@@ -165,3 +168,52 @@ def test_the_metadata_of_a_file_are_no_tensor_of_its_model(tmp_path: Path, capsy
         assert "__metadata__" not in said
         assert ("(metadata of the file)" in said) == (command[0] != "fit")
         assert "nothing to fit" not in said
+
+
+def test_without_a_report_none_is_announced(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("c.toml").write_text(f"{TASK}{METHOD}")
+    assert main(["compare", "c.toml", "--no-report", "--processes", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "Report:" not in said
+    assert said.endswith("Results: perbit-runs/c/results.json\n")
+
+
+def test_progress_counts_what_is_sent_up() -> None:
+    """A budget is one of the way up, so both count the same bytes."""
+    seen: list[Report] = []
+    comparison = parse(f"{TASK}{METHOD}")
+    job = pool.Job(comparison.task, comparison.methods[0], 0, Path("run"))
+    outcome = pool.run_job(0, job, seen.append)
+    assert seen[-1].n_bytes == outcome["bytes_up"] < outcome["bytes_up"] + outcome["bytes_down"]
+
+
+def test_the_head_of_rd_stands_above_its_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    np.save("x.npy", np.random.default_rng(0).normal(size=6000).astype(np.float32))
+    assert main(["rd", "x.npy", "--specs", "topk(?) | fp16", "uniform(?) | rans"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.strip()]
+    head = next(i for i, line in enumerate(lines) if line.startswith("error in dB"))
+    ends = [match.end() for match in re.finditer(r"[\d.]+", lines[head])]
+    for line in lines[head + 1 : head + 3]:
+        cells = [match.end() for match in re.finditer(r"-?\d+\.\d\d(?=\s|$)", line)]
+        assert cells
+        assert set(cells) <= set(ends)
+
+
+def test_help_speaks_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "(d)" not in capsys.readouterr().out
+
+
+def test_the_docs_ask_for_no_package_that_no_extra_brings() -> None:
+    root = Path(__file__).parent.parent
+    pages = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+    assert not [page.name for page in pages if "pandas" in page.read_text()]
+
+
+def test_decode_add_names_the_function_for_tensors() -> None:
+    frame = perbit.encode(np.ones(2000, np.float32), "fp16")
+    with pytest.raises(perbit.EncodeError, match=r"for tensors there is perbit.torch.decode_add"):
+        perbit.decode_add(frame, torch.zeros(2000))
+    with pytest.raises(perbit.EncodeError, match=r"float32 array$"):
+        perbit.decode_add(frame, np.zeros(2000))

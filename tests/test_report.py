@@ -130,6 +130,21 @@ def test_what_was_compared_can_be_copied_whole(output: Path) -> None:
     assert [config.parse(text) for text in copied] == [config.parse(CONFIG)]
 
 
+def test_the_advice_can_be_copied_whole(output: Path) -> None:
+    """Sentence, rule, what it rests on, and the method in three forms: what table.txt says below its table."""
+    first = Page((output / "report.html").read_text()).copied[0]
+    assert (output / "table.txt").read_text().endswith(f"\n\n{first}")
+    for part in ("Use uniform(4) | rans", "The rule: ", "Behind it: 2 seeds", "TOML:", "Flower:", "DDP:"):
+        assert part in first
+
+
+def test_the_frontier_is_that_of_bytes_sent_up(output: Path) -> None:
+    """The rule behind the advice counts them, and the way down is the same for most methods."""
+    page = (output / "report.html").read_text()
+    assert re.findall(r'data-set="way" data-to="(\w+)"', page) == ["up", "down", "total"]
+    assert "MB sent up" in page.split('id="picture-frontier"')[1].split("</figure>")[0]
+
+
 @pytest.mark.parametrize("name", ["demo"])
 def test_a_comparison_as_toml_is_the_comparison(name: str) -> None:
     known = config.load(name)

@@ -71,7 +71,11 @@ def run(options: argparse.Namespace) -> int:
         outcomes = run_all(todo)
         rows = summary.rows(finals, outcomes, [job.folder for job in todo])
         page = _write(options, output, finals, outcomes, [job.folder for job in todo], tried, rows)
-    _print(options, rows, tried, page)
+    if options.json:
+        print_json(_result(rows, tried, options.budget_mb))
+    else:
+        print(f"\n{_text(rows, tried, options.budget_mb)}")
+        print(f"{'Report' if page else 'Results'}: {page or output / 'results.json'}")
     return EXIT_OK
 
 
@@ -93,15 +97,14 @@ def _write(
     """The results, what was tried as a table and a picture, and the report of the finals."""
     write_json(output / "results.json", summary.as_json(finals, outcomes))
     write_json(output / "tried.json", [_plain(t) for t in tried])
-    said = f"{summary.table(rows)}\n\n{tried_table(tried)}\n"
+    said = _text(rows, tried, options.budget_mb)
     write_atomically(output / "table.txt", lambda file: file.write(said.encode()))
     if options.no_report:
         return None
     from perbit.report import page, tried_picture
 
     picture = tried_picture.draw(tried, rows[0], options.budget_mb)
-    write_atomically(output / f"{picture.name}.png", lambda file: file.write(picture.png))
-    return page.write(finals, outcomes, folders, output)
+    return page.write(finals, outcomes, folders, output, [picture])
 
 
 def _plain(t: Tried) -> dict[str, Any]:
@@ -126,21 +129,30 @@ def chosen(rows: Sequence[Row], budget_mb: float) -> Row:
     return max(fitting, key=lambda row: (row.accuracy, -row.mb_up), default=rows[1])
 
 
-def _print(options: argparse.Namespace, rows: Sequence[Row], tried: Sequence[Tried], page: Path | None) -> None:
-    best = chosen(rows, options.budget_mb)
-    tuned = replace(best.method, name="tuned")
-    rivals = [row for row in rows if row is not best]
-    told = [f"Beside {row.method.name}: {summary.told_apart(best, row)}" for row in rivals if not row.diverged]
-    if options.json:
-        reached = {"accuracy": best.accuracy, "accuracy_sd": best.accuracy_sd, "mb_up": best.mb_up}
-        finals = [{"name": row.method.name, "accuracy": row.accuracy, "mb_up": row.mb_up} for row in rows]
-        more = {"finals": finals, "told_apart": told, "tried": [_plain(t) for t in tried]}
-        print_json({**recipe.keys(tuned), **reached, "method": recipe.everything(tuned), **more})
-        return
-    print(f"\n{tried_table(tried)}\n\n{summary.table(rows)}")
-    print(f"\nbest under {options.budget_mb:g} MB: {best.accuracy_text} with {best.mb_up:.3f} MB up. {' '.join(told)}")
-    print("To paste:")
-    for where, code in recipe.everything(tuned).items():
-        print(f"\n{where}:\n\n{code}")
-    if page:
-        print(f"\nReport: {page}")
+def _tuned(best: Row) -> Method:
+    return replace(best.method, name="tuned")
+
+
+def _told(rows: Sequence[Row], best: Row) -> list[str]:
+    """Whether the seeds tell the best method from float32 and from the others that came to the end."""
+    rivals = [row for row in rows if row is not best and not row.diverged]
+    return [f"Beside {row.method.name}: {summary.told_apart(best, row)}" for row in rivals]
+
+
+def _result(rows: Sequence[Row], tried: Sequence[Tried], budget_mb: float) -> dict[str, Any]:
+    """The best method and all that was tried, for programs."""
+    best = chosen(rows, budget_mb)
+    reached = {"accuracy": best.accuracy, "accuracy_sd": best.accuracy_sd, "mb_up": best.mb_up}
+    finals = [{"name": row.method.name, "accuracy": row.accuracy, "mb_up": row.mb_up} for row in rows]
+    more = {"finals": finals, "told_apart": _told(rows, best), "tried": [_plain(t) for t in tried]}
+    return {**recipe.keys(_tuned(best)), **reached, "method": recipe.everything(_tuned(best)), **more}
+
+
+def _text(rows: Sequence[Row], tried: Sequence[Tried], budget_mb: float) -> str:
+    """All that was tried, float32 and the last ones over all seeds, and the best method complete: what table.txt holds, too."""
+    best = chosen(rows, budget_mb)
+    said = (
+        f"best under {budget_mb:g} MB: {best.accuracy_text} with {best.mb_up:.3f} MB up. {' '.join(_told(rows, best))}"
+    )
+    forms = [f"{where}:\n\n{code}" for where, code in recipe.everything(_tuned(best)).items()]
+    return "\n\n".join([tried_table(tried), summary.table(rows), f"{said}\nTo paste:", *forms]) + "\n"

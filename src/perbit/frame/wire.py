@@ -320,8 +320,9 @@ def _check_target(name: str, target: Any) -> None:
         return
     flags = target.flags if isinstance(target, np.ndarray) and target.dtype == np.float32 else None
     if flags is None or not (flags.c_contiguous and flags.aligned and flags.writeable):
+        where, hint = f"[{name!r}]" if name else "", "; for tensors there is perbit.torch.decode_add"
         raise EncodeError(
-            f"`out`{f'[{name!r}]' if name else ''} must be a writeable, aligned, contiguous float32 array"
+            f"`out`{where} must be a writeable, aligned, contiguous float32 array{hint * hasattr(target, 'detach')}"
         )
 
 

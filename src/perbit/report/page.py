@@ -30,12 +30,18 @@ NOTES = (
 )
 
 
-def write(comparison: Comparison, outcomes: Sequence[Outcome], folders: Sequence[Path], output: Path) -> Path:
-    """The page and its pictures as files; the path of the page."""
+def write(
+    comparison: Comparison,
+    outcomes: Sequence[Outcome],
+    folders: Sequence[Path],
+    output: Path,
+    more: Sequence[Figure] = (),
+) -> Path:
+    """The page and its pictures as files, `more` pictures at its end; the path of the page."""
     rows = summary.rows(comparison, outcomes, folders)
     found = curves(comparison, outcomes, [RunBook.read(folder) for folder in folders])
     drawn = plots.figures(found, rows, comparison.links, outcomes)
-    drawn += through_training.figures(outcomes, folders)
+    drawn += [*through_training.figures(outcomes, folders), *more]
     for figure in drawn:
         _put(output / f"{figure.name}.png", figure.png)
     page = output / "report.html"
@@ -58,8 +64,7 @@ def html(
         title=escape(comparison.title),
         subtitle=escape(pieces.subtitle(comparison, outcomes, len(rows))),
         style=_web("style.css"),
-        advice=escape(summary.advice(rows)),
-        grounds="".join(f"<li>{escape(line)}</li>" for line in summary.grounds(rows)),
+        advice=pieces.advice(rows),
         table=pieces.table(rows),
         notes=escape(NOTES.format(seeds=seeds, latency=comparison.links[0].latency_ms)),
         charts=pieces.charts({figure.name: figure for figure in drawn}, comparison.links) if drawn else "",

@@ -28,6 +28,13 @@ BYTES_OR_ROUNDS: Choices = (("bytes", "bytes"), ("rounds", "rounds"))
 LOG_OR_LINEAR: Choices = (("log", "log"), ("linear", "linear"))
 
 
+def advice(rows: Sequence[Row]) -> str:
+    """Which method to use, what that rests on, and a button that copies both with the method itself."""
+    grounds = "".join(f"<li>{escape(line)}</li>" for line in summary.grounds(rows))
+    said = f"<p><strong>{escape(summary.advice(rows))}</strong> {_copy(summary.complete(rows))}</p>"
+    return f'<div class="card advice">{said}<ul>{grounds}</ul></div>'
+
+
 def subtitle(comparison: Comparison, outcomes: Sequence[Outcome], n_methods: int) -> str:
     """What was run, in a line."""
     task, n_seeds = comparison.task, len(comparison.seeds)
@@ -68,7 +75,7 @@ def legend(rows: Sequence[Row]) -> str:
         f'<span class="swatch" style="background:{colour}"></span>{escape(row.method.name)}</button>'
         for row, colour in zip(rows, plots.colours([row.method for row in rows]), strict=True)
     )
-    ways = choice("way", "Bytes", (("total", "up + down"), ("up", "up"), ("down", "down")))
+    ways = choice("way", "Bytes", (("up", "up"), ("down", "down"), ("total", "up + down")))
     return f'<div class="bar needs-script">{ways}<div class="chips" role="group" aria-label="Methods">{buttons}</div></div>'
 
 
@@ -94,7 +101,7 @@ def charts(drawn: Mapping[str, Figure], links: Sequence[Link]) -> str:
     near = (("log", "log of the error"), ("linear", "linear"))
     named = tuple((str(i), link.name) for i, link in enumerate(links))
     times = [name for name in drawn if name.startswith("accuracy-time-")]
-    extra = [name for name in drawn if name.startswith("statistics-")]
+    extra = [name for name in drawn if name.startswith(("statistics-", "tried"))]
     look = choice("frontierX", "Bytes", LOG_OR_LINEAR), choice("frontierY", "Accuracy", near)
     parts = [
         _chart("frontier", "Accuracy for bytes", "".join(look), _pictures(drawn, ["frontier"]), "wide tall"),

@@ -46,7 +46,7 @@ def figures(
     if not shown:
         return []
     lines, metric = _Lines(shown, rows[0].metric), rows[0].metric or "accuracy"
-    said = "Final {} against all bytes, with the standard deviation over seeds; the dashed line is what a recommended method needs"
+    said = "Final {} against bytes sent up, with the standard deviation over seeds; the dashed line is what a recommended method needs"
     made = [
         drawn("frontier", said.format(metric), lambda axis: _frontier(axis, rows, shades)),
         drawn("accuracy-bytes", f"The {metric} against bytes sent up: further left is cheaper", lines.against_bytes),
@@ -72,19 +72,17 @@ def colours(methods: Sequence[Method]) -> list[str]:
     return [COLOURS[compressed.index(i) % len(COLOURS)] if i in compressed else GREY for i in range(len(methods))]
 
 
-def total_frontier(rows: Sequence[Row]) -> list[Row]:
-    """The methods that no other beats in both: cheaper ones are less accurate. Cheapest first, by all bytes."""
+def frontier(rows: Sequence[Row]) -> list[Row]:
+    """The methods that no other beats in both: cheaper ones are less accurate. Cheapest first, by bytes sent up."""
     made: list[Row] = []
-    for row in sorted(
-        (row for row in rows if not row.diverged), key=lambda row: (row.mb_up + row.mb_down, -row.accuracy)
-    ):
+    for row in sorted((row for row in rows if not row.diverged), key=lambda row: (row.mb_up, -row.accuracy)):
         if not made or row.accuracy > made[-1].accuracy:
             made.append(row)
     return made
 
 
 def _frontier(axis: Any, rows: Sequence[Row], shades: Sequence[str]) -> None:
-    factor, front = (1 if rows[0].metric else 100), total_frontier(rows)
+    factor, front = (1 if rows[0].metric else 100), frontier(rows)
     axis.step(*_points(front, factor), where="post", color=GREY, linewidth=1, zorder=1)
     for row, colour in zip(rows, shades, strict=True):
         if not row.diverged:
@@ -93,11 +91,11 @@ def _frontier(axis: Any, rows: Sequence[Row], shades: Sequence[str]) -> None:
     needed = summary.target(rows)
     if needed is not None:
         axis.axhline(factor * needed, color=GREY, linewidth=1, linestyle="--")
-    axis.set(xscale="log", xlabel="MB up and down, all clients (log scale)", ylabel=_unit(rows[0].metric))
+    axis.set(xscale="log", xlabel="MB sent up, all clients (log scale)", ylabel=_unit(rows[0].metric))
 
 
 def _points(rows: Sequence[Row], factor: float) -> tuple[list[float], list[float]]:
-    return [row.mb_up + row.mb_down for row in rows], [factor * row.accuracy for row in rows]
+    return [row.mb_up for row in rows], [factor * row.accuracy for row in rows]
 
 
 def _unit(metric: str) -> str:

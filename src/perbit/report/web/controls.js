@@ -1,7 +1,7 @@
 // What works the page: buttons that choose, chips that hide methods, headings that sort, buttons that copy.
 // Every choice is kept in `state`, and whoever draws listens to `changed`.
 
-const state = { way: "total", frontierX: "log", frontierY: "log", trainingX: "bytes", trainingY: "accuracy", layersX: "log",
+const state = { way: "up", frontierX: "log", frontierY: "log", trainingX: "bytes", trainingY: "accuracy", layersX: "log",
   clientsY: "log", link: null, speed: null, target: null, fitsOf: 0, fitsY: "beta" };
 const hidden = new Set();
 let changed = () => {};

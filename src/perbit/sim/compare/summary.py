@@ -229,11 +229,15 @@ def _bound(row: Row) -> str:
 
 
 def text(made: Sequence[Row]) -> str:
-    """The table, the advice, what it rests on, and the method to copy: all that table.txt holds."""
-    parts = [table(made), "\n".join([advice(made), *grounds(made)])]
+    """The table and the complete advice: all that table.txt holds."""
+    return f"{table(made)}\n\n{complete(made)}"
+
+
+def complete(made: Sequence[Row]) -> str:
+    """The advice, what it rests on, and the method to copy."""
     best = recommended(made)
-    if best is not None:
-        parts += [f"{where}:\n\n{code}" for where, code in recipe.everything(best.method).items()]
+    forms = recipe.everything(best.method) if best else {}
+    parts = ["\n".join([advice(made), *grounds(made)]), *(f"{where}:\n\n{code}" for where, code in forms.items())]
     return "\n\n".join(parts) + "\n"
 
 
