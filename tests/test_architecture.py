@@ -25,7 +25,7 @@ FOUNDATION = {"numpy", "zstandard", "perbit"} | {
 
 # The rooms of the house, lowest first: a module imports from its own room or from rooms further up in this list.
 LAYERS = [
-    {"errors", "_moved", "plugins", "extras"},
+    {"errors", "_moved", "plugins", "extras", "printing"},
     {"kernels", "files", "dtypes"},
     {"randomness", "parallel", "gennorm", "theory"},
     {"coding"},

@@ -16,7 +16,7 @@ from perbit.session.envelope import ask_for_resync
 
 pytest.importorskip("nvflare")
 
-from nvflare.apis.dxo import DataKind, from_shareable
+from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.shareable import Shareable
@@ -107,6 +107,43 @@ def test_a_bad_answer_is_dropped_and_counted_and_only_that_client_is_concerned(
     received = federation.arrived("site-0", coded)
     federation.up("site-0", federation.answer("site-0", step_by(1.0)(received)))
     assert federation.in_step("site-0")
+
+
+POISON = np.full((40, 50), 1e6, np.float32)
+
+
+@pytest.mark.parametrize("kind", [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF, DataKind.METRICS])
+@pytest.mark.parametrize("frame", ["damaged", "acknowledgement"])
+def test_values_beside_a_frame_are_not_averaged(tmp_path: Path, frame: str, kind: str) -> None:
+    """Metrics beside an acknowledgement are; nothing is beside a frame that was refused."""
+    federation = Federation(tmp_path, 1)
+    received = federation.arrived("site-0", federation.down("site-0", task_of(model(0.1))))
+    acknowledged = from_shareable(federation.answer("site-0", {"loss": 1.0}, DataKind.METRICS)).data[FRAME]
+    held = {FRAME: acknowledged if frame == "acknowledgement" else acknowledged[:-1], **received, "w": POISON}
+    got = federation.up("site-0", DXO(kind, held).to_shareable())
+    may_pass = kind == DataKind.METRICS and frame == "acknowledgement"
+    assert set(got.data) == (set(received) if may_pass else set())
+    assert federation.traffic.n_dropped == (frame == "damaged")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38], ids=str)
+def test_what_comes_without_a_frame_must_be_fit_for_a_mean(tmp_path: Path, value: float) -> None:
+    federation = Federation(tmp_path, 1)
+    federation.down("site-0", task_of(model(0.1)))
+    plain = DXO(DataKind.WEIGHTS, {"w": np.full((40, 50), value, np.float32)})
+    assert federation.up("site-0", plain.to_shareable()).data == {}
+    assert federation.traffic.n_dropped == 1
+    federation.exchange("site-0", task_of(model(0.2)), step_by(1.0))
+
+
+@pytest.mark.parametrize("steps", [-5, 0, float("nan"), 1e300, "many", [1]], ids=str)
+def test_a_result_must_weigh_something(tmp_path: Path, steps: Any) -> None:
+    federation = Federation(tmp_path, 1)
+    received = federation.arrived("site-0", federation.down("site-0", task_of(model(0.1))))
+    answer = federation.answer("site-0", received, meta={MetaKey.NUM_STEPS_CURRENT_ROUND: steps})
+    assert federation.up("site-0", answer).data == {}
+    assert federation.traffic.n_dropped == 1
+    federation.exchange("site-0", task_of(model(0.2)), step_by(1.0))
 
 
 def test_a_restarted_server_sends_everything_again(tmp_path: Path) -> None:

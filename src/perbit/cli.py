@@ -12,8 +12,9 @@ from typing import Any
 
 import perbit
 from perbit import extras, plugins
-from perbit.commands.common import EXIT_OK, EXIT_STOPPED, EXIT_USAGE, printable
+from perbit.commands.common import EXIT_OK, EXIT_STOPPED, EXIT_USAGE
 from perbit.errors import PerbitError, Stopped
+from perbit.printing import printable
 
 # Each command is a module of perbit.commands, loaded only when it is called.
 COMMANDS = {

@@ -12,6 +12,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from perbit.files import METADATA, STANDARD, FileError, read_tensors
+from perbit.printing import printable
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_STOPPED = 0, 1, 2, 130
 
@@ -88,18 +89,9 @@ def human_bytes(n_bytes: float) -> str:
     raise AssertionError("unreachable")
 
 
-def printable(text: str) -> str:
-    r"""Names come from files of others: what a terminal would obey is written out.
-
-    >>> printable("fc1.weight"), printable("\x1b[2Jfc1")
-    ('fc1.weight', '\\x1b[2Jfc1')
-    """
-    return text if text.isprintable() else repr(text)[1:-1]
-
-
 def tensor_label(name: str) -> str:
     """A tensor's name for people; what a .safetensors file says of itself is none."""
-    return "(metadata of the file)" if name == METADATA else printable(name)
+    return "(metadata of the file)" if name == METADATA else printable(name, 200)
 
 
 def print_json(value: Any) -> None:

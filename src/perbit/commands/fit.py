@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from perbit.commands.common import EXIT_OK, check_free, force_option, print_json, printable
+from perbit.commands.common import EXIT_OK, check_free, force_option, print_json
 from perbit.commands.selection import ChoiceError, file_options, progress, tensors_of
+from perbit.printing import printable
 from perbit.report import fits
 
 

@@ -15,9 +15,9 @@ from perbit.commands.common import (
     limit_options,
     limits,
     print_json,
-    printable,
     tensor_label,
 )
+from perbit.printing import printable
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

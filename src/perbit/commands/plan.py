@@ -15,12 +15,12 @@ from perbit.commands.common import (
     human_bytes,
     json_option,
     print_json,
-    printable,
     tensor_label,
     threads_option,
 )
 from perbit.commands.planning import encoded, plan_of, plan_options
 from perbit.plan.plan import Plan
+from perbit.printing import printable
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

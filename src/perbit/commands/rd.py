@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from perbit import files
-from perbit.commands.common import EXIT_OK, check_free, force_option, print_json, printable
+from perbit.commands.common import EXIT_OK, check_free, force_option, print_json
 from perbit.commands.selection import ChoiceError, file_options, progress, tensors_of
+from perbit.printing import printable
 from perbit.report import rd, rd_model
 
 PEERS = Path("results/rd_peers.json")

@@ -11,8 +11,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from perbit import files
-from perbit.commands.common import printable
 from perbit.errors import PerbitError
+from perbit.printing import printable
 
 
 class ChoiceError(PerbitError):

@@ -33,7 +33,7 @@ F64 = NDArray[np.float64]
 Step = float | Callable[[F64], F64]
 Carries = Literal["model", "update", "ghost"]
 _UP, _DOWN = 1, 2  # purposes of seeds
-_LARGEST = float(np.finfo(np.float32).max) / 2**32  # leaves room for a weighted sum over clients
+LARGEST = float(np.finfo(np.float32).max) / 2**32  # leaves room for a weighted sum over clients
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,7 +271,7 @@ class Average:
         value, after = self.protocol.uplink.receive_flat(frame, before)
         flat = self._whole(before.layout, value)
         low, high, n_nonfinite = K.scan(flat)
-        if n_nonfinite or not max(-low, high, 0.0) <= _LARGEST:
+        if n_nonfinite or not max(-low, high, 0.0) <= LARGEST:
             raise DecodeError(f"what client {client} sent is not finite, or too large to be summed up")
         return Update(flat, before, after)
 

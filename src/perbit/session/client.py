@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from perbit.coding.bits import Piece
 from perbit.coding.cost import Budget, Cost
 from perbit.errors import DecodeError, EncodeError, PerbitError, StateMismatch
 from perbit.kernels.api import F32
+from perbit.printing import logger
 from perbit.protocols.downlinks import Start, Versions
 from perbit.protocols.protocol import up_seed
 from perbit.randomness import fold
@@ -29,7 +29,7 @@ from perbit.session.once import Once
 from perbit.session.seal import ANYBODY, Seal, Way
 from perbit.session.terms import Terms
 
-LOG = logging.getLogger("perbit.session")
+LOG = logger("perbit.session")
 
 
 @dataclass(frozen=True, eq=False)

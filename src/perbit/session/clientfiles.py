@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +11,12 @@ from perbit.channels import Layout, State
 from perbit.channels.packing import restore, save
 from perbit.errors import DecodeError
 from perbit.files import FileError
+from perbit.printing import logger
 from perbit.protocols.downlinks import AveragedClient
 from perbit.session.held import Held, Holding
 from perbit.session.terms import TYPES, Terms
 
-LOG = logging.getLogger("perbit.session")
+LOG = logger("perbit.session")
 _TYPES = (Held, Terms, State, Layout, AveragedClient, *TYPES)
 _SLOTS = ("state-0.npz", "state-1.npz")
 

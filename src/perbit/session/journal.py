@@ -13,7 +13,6 @@ docs/adr/0011-restart-and-memory.md has the argument for each moment at which a 
 from __future__ import annotations
 
 import fcntl
-import logging
 import os
 import re
 import weakref
@@ -27,9 +26,10 @@ from perbit.coding.bits import Piece
 from perbit.errors import PerbitError
 from perbit.files import FileError, write_all
 from perbit.kernels import K
+from perbit.printing import logger
 from perbit.session.serverstate import STATE_TYPES, ClientId, ServerState
 
-LOG = logging.getLogger("perbit.session")
+LOG = logger("perbit.session")
 _OURS = re.compile(r"\.?(server-(\d+)\.npz|journal-(\d+)\.log|rows-\w+\.bin|lock)(\.\w+)?")
 _SNAPSHOT = re.compile(r"server-(\d+)\.npz")
 _HEAD = 12  # lengths of the two parts and a CRC-32C over both, four bytes each

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from itertools import islice
 
 from perbit.errors import SpecError
+from perbit.printing import logger
 from perbit.protocols.downlinks import PerClient
 from perbit.session.memory import ASKED, RECORD, footprint, held_by_clients
 from perbit.session.receiving import Receiving
 
-LOG = logging.getLogger("perbit.session")
+LOG = logger("perbit.session")
 
 
 class Room(Receiving):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 from dataclasses import replace
 from typing import Any
@@ -14,6 +13,7 @@ from perbit.errors import EncodeError
 from perbit.frame import wire
 from perbit.kernels.api import F32
 from perbit.plan import dumps
+from perbit.printing import logger
 from perbit.protocols.downlinks import Delivery, Versions
 from perbit.protocols.protocol import Average, Protocol, Server, down_seed
 from perbit.randomness import fold
@@ -23,7 +23,7 @@ from perbit.session.parts import Parts
 from perbit.session.serverstate import ClientId, Known, Pending, number_of
 from perbit.session.terms import Terms
 
-LOG = logging.getLogger("perbit.session")
+LOG = logger("perbit.session")
 _RECENT = 2  # models whose answers are still taken
 _REMEMBERED = 64  # versions whose exact tensors are known; clients of older ones are sent all of them
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import secrets
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from perbit.coding.bits import Piece
 from perbit.errors import DecodeError, EncodeError, PerbitError, SpecError
 from perbit.files import FileError
 from perbit.frame import wire
+from perbit.printing import logger
 from perbit.protocols.protocol import Average, Protocol, Step
 from perbit.randomness import fold
 from perbit.session.bounds import NormBound, ResyncBound, TooLarge, TooManyResyncs
@@ -31,7 +31,7 @@ from perbit.session.seal import ANYBODY, Seal, Way
 from perbit.session.serverstate import STATE_TYPES, ClientId, ServerState, number_of
 from perbit.session.terms import check_sendable
 
-LOG = logging.getLogger("perbit.session")
+LOG = logger("perbit.session")
 _MOST_LOST = 1000  # messages since the journal was safe on disk, as a power cut may take them
 _FLAT, _EXACT = "flat", "exact "  # the parts of a model in the journal
 

@@ -6,7 +6,6 @@ Nothing else is ever deleted: a folder must have the mark, and only files of per
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import re
 import secrets
@@ -15,8 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from perbit.files import FileError, write_atomically
+from perbit.printing import logger
 
-LOG = logging.getLogger("flwr.perbit")
+LOG = logger("flwr.perbit")
 HOME = "run"  # the file of a server that holds the secret under which its nodes keep their state
 MARK = "perbit-state"  # the file that says whose folder this is
 LONG_OVER = 7 * 24 * 3600  # seconds without a change after which a run is taken for over

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from perbit.engines.flower.records import GOODBYE, RUN
+from perbit.printing import logger
 
-LOG = logging.getLogger("flwr.perbit")
+LOG = logger("flwr.perbit")
 
 
 def say_goodbye(grid: Grid, members: dict[int, str], seconds: float, home: str | None = None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 import math
 import time
 import weakref
@@ -16,7 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from perbit.engines.flower import folders
-from perbit.engines.flower.consistency import UNLIKE, odd_ones
+from perbit.engines.flower.consistency import Rounds, check_arrays, check_weight, without_our_metrics
 from perbit.engines.flower.goodbye import say_goodbye
 from perbit.engines.flower.metrics import client_ms, ms_since, with_metrics, with_round_ratio
 from perbit.engines.flower.records import (
@@ -32,6 +31,7 @@ from perbit.engines.flower.records import (
 )
 from perbit.errors import DecodeError
 from perbit.plan.plan import PlanLike
+from perbit.printing import LONGEST, logger, printable
 from perbit.protocols.downlinks import Averaged
 from perbit.protocols.protocol import Protocol
 from perbit.session import (
@@ -46,7 +46,7 @@ from perbit.session import (
 )
 from perbit.session.server import Absent
 
-LOG = logging.getLogger("flwr.perbit")  # beside Flower's own messages
+LOG = logger("flwr.perbit")  # beside Flower's own messages
 _DROPPED = 0  # Flower's code for errors that are not its own
 _MOST_MODELS = 2  # under way at once: a session takes answers to its latest two
 _MOST_RESYNCS = 2  # of one message; a client that still cannot use it is left out
@@ -102,6 +102,9 @@ class CompressedGrid(Grid):
         key: 16 to 64 secret bytes that `perbit_mod(key=...)` has too, where the transport has no TLS.
         alike: Flower's strategies end the run when one reply has other tensors or metrics than the rest: replies unlike most of their
             round are errors instead, which leave out that node only; False passes them on, for strategies that expect them.
+        weighted_by: the metric that weighs replies, as the strategy's `weighted_by_key`: a reply in which it is not above zero, or no
+            number, is an error. None: not looked at.
+        max_weight: leave out replies that weigh more than so many times the median of their round; None: take them all.
         goodbye_seconds: how long to wait at the end for the nodes to delete what they remember; 0: they keep it.
     """
 
@@ -123,6 +126,8 @@ class CompressedGrid(Grid):
         max_resyncs: int = 3,
         key: bytes | None = None,
         alike: bool = True,
+        weighted_by: str | None = "num-examples",
+        max_weight: float | None = None,
         goodbye_seconds: float = 60.0,
     ) -> None:
         chosen = protocol_of(protocol, up, down, **({} if first == "raw" else {"first": first}))
@@ -140,6 +145,7 @@ class CompressedGrid(Grid):
         self._home = None if folder is None else folders.home_secret(Path(folder))
         self.traffic = Traffic()
         self.goodbye_seconds, self.alike = goodbye_seconds, alike
+        self._rounds = Rounds(weighted_by, max_weight)
         self._grid = grid
         self._newest: dict[int, str] = {}  # the message that each node was pushed last: no other is worth an answer
         self._asked: dict[str, _Asked] = {}  # by the number of the message that was pushed last
@@ -210,15 +216,15 @@ class CompressedGrid(Grid):
 
     def _with_odd_ones_out(self, replies: list[Message], messages: list[Message]) -> list[Message]:
         """The same replies, but errors instead of those that a strategy would end the run for."""
-        unlike, by_number = odd_ones(replies), {message.metadata.message_id: message for message in messages}
-        for reply in unlike.values():
-            self.traffic.n_dropped += 1
-            LOG.warning("perbit: the answer of node %d is dropped: %s", reply.metadata.src_node_id, UNLIKE)
-        error = Error(code=_DROPPED, reason=f"perbit: {UNLIKE}")
-        return [
-            Message(error, reply_to=by_number[reply.metadata.reply_to_message_id]) if id(reply) in unlike else reply
-            for reply in replies
-        ]
+        asked = {str(message.metadata.message_id): message for message in messages}
+        unlike = self._rounds.odd_ones(replies, asked)
+        return [self._left_out(reply, unlike[id(reply)], asked) if id(reply) in unlike else reply for reply in replies]
+
+    def _left_out(self, reply: Message, why: str, asked: dict[str, Message]) -> Message:
+        self.traffic.n_dropped += 1
+        LOG.warning("perbit: the answer of node %d is dropped: %s", reply.metadata.src_node_id, why)
+        error = Error(code=_DROPPED, reason=f"perbit: {why}")
+        return Message(error, reply_to=asked[reply.metadata.reply_to_message_id])
 
     # --- the rest is Flower's -------------------------------------------------------------------------------------------
 
@@ -330,6 +336,8 @@ class CompressedGrid(Grid):
 
     def _answer(self, reply: Message) -> Message | None:
         """What the caller gets for a reply; nothing yet if the client had to be sent a full frame."""
+        if reply.has_error():  # Flower writes the reason to its log
+            reply.error = Error(reply.error.code, printable(str(reply.error.reason), LONGEST))
         asked = self._asked.pop(reply.metadata.reply_to_message_id, None)
         if asked is None:
             return self._unexpected(reply)
@@ -340,7 +348,9 @@ class CompressedGrid(Grid):
 
     def _unexpected(self, reply: Message) -> Message | None:
         """An answer to a message that carried no model; or one that comes after its time, and is of no use any more."""
-        n_bytes = plain_bytes(reply.content) if reply.has_content() else 0
+        n_bytes = 0
+        if reply.has_content():
+            n_bytes, reply.content = plain_bytes(reply.content), without_our_metrics(reply.content)
         self.traffic.up_bytes += n_bytes
         if not reply.has_content() or find_frame(reply.content) is None:
             self.traffic.plain_up_bytes += n_bytes
@@ -360,7 +370,7 @@ class CompressedGrid(Grid):
         self.traffic.up_bytes += n_bytes
         asked = replace(asked, up_bytes=asked.up_bytes + n_bytes)
         try:
-            return Message(self._decoded(asked, content), reply_to=asked.message)
+            return Message(self._decoded(asked, without_our_metrics(content)), reply_to=asked.message)
         except ResyncNeeded as needed:
             LOG.warning("perbit: %s", needed)
             return None if asked.resyncs < _MOST_RESYNCS and self._resend(asked) else self._dropped(asked, needed)
@@ -375,6 +385,8 @@ class CompressedGrid(Grid):
         found = find_frame(content)
         if found is None:
             raise DecodeError("the answer holds no frame of perbit; the ClientApp needs mods=[perbit_mod()]")
+        check_arrays(without(content, found.record))
+        check_weight(content, self._rounds.weighted_by)
         tensors = self.session.receive(asked.node, found.frame)
         plain = without(content, TIMES, found.record)  # beside a mere acknowledgement, the app's arrays as they are
         plain_up = plain_bytes(plain)
@@ -416,4 +428,5 @@ def _first_arrays(message: Message) -> ArrayRecord | None:
 
 
 def _error(asked: _Asked, error: DecodeError) -> Message:
-    return Message(Error(code=_DROPPED, reason=f"perbit: {type(error).__name__}: {error}"), reply_to=asked.message)
+    reason = printable(f"perbit: {type(error).__name__}: {error}", LONGEST)
+    return Message(Error(code=_DROPPED, reason=reason), reply_to=asked.message)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,12 +25,13 @@ from perbit.engines.flower.records import (
     without,
 )
 from perbit.errors import BudgetError, EncodeError, NonFiniteError
+from perbit.printing import logger
 from perbit.session import ClientSession, ResyncNeeded
 from perbit.session.envelope import ask_for_resync
 from perbit.session.model import Tensors
 from perbit.session.seal import ANYBODY, Seal, Way
 
-LOG = logging.getLogger("flwr.perbit")  # beside Flower's own messages
+LOG = logger("flwr.perbit")  # beside Flower's own messages
 App = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, App], Message]
 

@@ -12,12 +12,13 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
 
-from perbit.engines.nvflare.models import added, are_torch, for_users, plain_bytes
+from perbit.engines.nvflare.models import added, are_torch, check_plain, check_steps, for_users, plain_bytes
 from perbit.engines.nvflare.settings import as_json, folder_of, key_from, protocol_from
 from perbit.engines.nvflare.sides import ClientSide, ServerSide
-from perbit.errors import BudgetError, EncodeError, PerbitError
+from perbit.errors import BudgetError, DecodeError, EncodeError, PerbitError
 from perbit.plan import PlanLike
 from perbit.plan.plan import Rules
+from perbit.printing import LONGEST, printable
 from perbit.protocols.protocol import Protocol
 from perbit.session import ResyncNeeded, ServerSession, Traffic
 from perbit.session.server import Absent
@@ -138,7 +139,7 @@ class ServerOutput(_Filter):
             frame = server.send(_peer(fl_ctx), dxo.data)
         except (EncodeError, BudgetError) as error:
             server.count_plain(down_bytes=plain_bytes(dxo.data))
-            self.log_warning(fl_ctx, f"the model goes to {_peer(fl_ctx)} as it is: {error}")
+            self.log_warning(fl_ctx, printable(f"the model goes to {_peer(fl_ctx)} as it is: {error}", LONGEST))
             return None
         return _with_data(dxo, {FRAME: frame, IS_TORCH: are_torch(dxo.data)})
 
@@ -146,7 +147,7 @@ class ServerOutput(_Filter):
         try:
             return Shareable({FRAME: _server(fl_ctx).resync(_peer(fl_ctx), request.get(FRAME, b""))})
         except PerbitError as error:
-            self.log_warning(fl_ctx, f"client {_peer(fl_ctx)} gets no full model: {error}")
+            self.log_warning(fl_ctx, printable(f"client {_peer(fl_ctx)} gets no full model: {error}", LONGEST))
             return make_reply(ReturnCode.BAD_REQUEST_DATA)
 
 
@@ -188,7 +189,7 @@ class ClientInput(_Filter):
 
     def _full_frame(self, needed: ResyncNeeded, fl_ctx: Any) -> bytes:
         """Ask at once. Without an answer this task fails, which the workflow sees, and nothing has happened here."""
-        self.log_warning(fl_ctx, f"resync: {needed}")
+        self.log_warning(fl_ctx, printable(f"resync: {needed}", LONGEST))
         request = Shareable({FRAME: needed.answer})
         replies = fl_ctx.get_engine().send_aux_request([], RESYNC, request, self.resync_timeout, fl_ctx)
         for reply in replies.values():
@@ -214,7 +215,7 @@ class ClientOutput(_Filter):
         try:
             answer = client.session.reply(added(dxo.data, received) if is_diff else dxo.data)
         except (EncodeError, BudgetError) as error:  # this client stays where it was, and the server with it
-            self.log_warning(fl_ctx, f"the result goes to the server as it is: {error}")
+            self.log_warning(fl_ctx, printable(f"the result goes to the server as it is: {error}", LONGEST))
             return None
         return _with_data(dxo, {FRAME: answer, IS_TORCH: are_torch(dxo.data)})
 
@@ -232,14 +233,23 @@ class ServerInput(_Filter):
         return super().process(shareable, fl_ctx)
 
     def _process(self, dxo: Any, fl_ctx: Any) -> Any:
-        data, server = dict(dxo.data), _server(fl_ctx)
+        data, server, client = dict(dxo.data), _server(fl_ctx), _peer(fl_ctx)
         answer, is_torch = data.pop(FRAME, None), data.pop(IS_TORCH, False)
-        if answer is None:
-            server.give_up(_peer(fl_ctx))
-            server.count_plain(up_bytes=plain_bytes(data))
-            return None
-        tensors = server.receive(_peer(fl_ctx), answer, dxo.data_kind == DataKind.WEIGHT_DIFF)
-        result = _with_data(dxo, data if tensors is None else for_users(tensors, is_torch))
+        try:
+            check_steps(dxo.get_meta_prop(MetaKey.NUM_STEPS_CURRENT_ROUND))
+            if answer is None:
+                server.give_up(client)
+                server.count_plain(up_bytes=plain_bytes(data))
+                check_plain(data)
+                return None
+        except DecodeError as error:
+            server.drop(client, error)
+            return _with_data(dxo, {})
+        tensors = server.receive(client, answer, dxo.data_kind == DataKind.WEIGHT_DIFF)
+        if tensors is None:  # of what stands beside an acknowledgement, only metrics are meant
+            result = _with_data(dxo, data if dxo.data_kind == DataKind.METRICS else {})
+        else:
+            result = _with_data(dxo, for_users(tensors, is_torch))
         result.set_meta_prop(TRAFFIC, server.summary())
         return result
 

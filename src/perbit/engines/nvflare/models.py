@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perbit.coding.arrays import as_numpy
-from perbit.errors import EncodeError
+from perbit.coding.arrays import FLOATS, as_numpy, dtype_name
+from perbit.errors import DecodeError, EncodeError
+from perbit.protocols.protocol import LARGEST
 from perbit.session.model import Tensors
+
+MOST_STEPS = 2.0**53  # beyond that no float counts
 
 
 def added(difference: Mapping[str, Any], received: Tensors) -> dict[str, Any]:
@@ -31,6 +34,24 @@ def _flipped_or(operation: Any, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any
         raise EncodeError("a difference must have the shape of the tensor received")
     result: NDArray[Any] = (np.logical_xor if a.dtype == b.dtype == np.bool_ else operation)(a, b)
     return result
+
+
+def check_plain(tensors: Mapping[str, Any]) -> None:
+    """Refuse what came as it is, so that no codec has looked at it, and would spoil a mean."""
+    for name, value in tensors.items():
+        try:
+            x = as_numpy(value)
+        except EncodeError:  # no tensor, but something that other filters and the workflow know of
+            continue
+        is_float = dtype_name(x.dtype) in FLOATS
+        if is_float and x.size and not np.abs(x.astype(np.float64, copy=False)).max() <= LARGEST:
+            raise DecodeError(f"tensor {name!r} is not finite, or too large to be summed up")
+
+
+def check_steps(steps: Any) -> None:
+    """Refuse a number of steps, by which NVFlare weighs results, that nothing can be divided by."""
+    if steps is not None and not (isinstance(steps, int | float) and 0 < steps <= MOST_STEPS):
+        raise DecodeError(f"the number of steps is {str(steps)[:50]}")
 
 
 def plain_bytes(tensors: Mapping[str, Any]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,11 +10,12 @@ from typing import Any
 
 from perbit.engines.nvflare.models import plain_bytes, subtracted
 from perbit.errors import BudgetError, DecodeError, EncodeError
+from perbit.printing import logger
 from perbit.session import ClientSession, Model, ServerSession, StaleAnswer, TooLarge, Traffic
 from perbit.session.clientfiles import ClientFiles
 from perbit.session.model import Tensors
 
-LOG = logging.getLogger("perbit.nvflare")
+LOG = logger("perbit.nvflare")
 
 
 @dataclass
@@ -43,7 +43,7 @@ class ServerSide:
         return frame
 
     def receive(self, client: str, answer: Any, is_diff: bool) -> Tensors | None:
-        """The client's result, or None if it only acknowledged, or if its answer is of no use."""
+        """The client's result; None if it only acknowledged, nothing if its answer is of no use."""
         with self._lock:
             self.traffic.up_bytes += len(answer) if isinstance(answer, bytes) else 0
             if (
@@ -55,18 +55,20 @@ class ServerSide:
             except StaleAnswer as error:
                 self.traffic.n_stale += 1
                 LOG.warning("the result of client %s is left out, it keeps its place: %s", client, error)
-                return None
+                return {}
             except DecodeError as error:
-                self.traffic.n_dropped += 1
-                self._give_up(client)
-                self.traffic.n_too_large += isinstance(error, TooLarge)
-                LOG.warning("the result of client %s is dropped: %s", client, error)
-                return None
+                self._drop(client, error)
+                return {}
             sent = self._sent.pop(client)
             if tensors is None:
                 return None
             self.traffic.plain_up_bytes += plain_bytes(tensors)
         return subtracted(tensors, sent.tensors(tensors)) if is_diff else tensors
+
+    def drop(self, client: str, error: DecodeError) -> None:
+        """An answer is of no use: the client stays where it was."""
+        with self._lock:
+            self._drop(client, error)
 
     def give_up(self, client: str) -> None:
         """No answer will come to what was sent: the client stays where it was."""
@@ -102,6 +104,12 @@ class ServerSide:
             self._latest = [*self._latest[-1:], model]
             self._sent = {name: sent for name, sent in self._sent.items() if sent in self._latest}
         self._sent[client] = model
+
+    def _drop(self, client: str, error: DecodeError) -> None:
+        self._give_up(client)
+        self.traffic.n_dropped += 1
+        self.traffic.n_too_large += isinstance(error, TooLarge)
+        LOG.warning("the result of client %s is dropped: %s", client, error)
 
     def _give_up(self, client: str) -> None:
         self.session.forget_pending(client)
