@@ -31,6 +31,7 @@ from perbit.coding.bits import Reader, Writer
 from perbit.coding.families.rd import factors, parts, planes, streams, tensor, trellis
 from perbit.coding.families.rd.factors import Choice, Found
 from perbit.coding.families.rd.trellis import SLOPE
+from perbit.kernels import unfused
 from perbit.kernels.api import F32
 
 RESULTS = Path("results/rd_parts.json")
@@ -66,9 +67,10 @@ def first_partners() -> Patches:
     found: list[Choice | None] = []
     whole = Found.choice
 
-    def choice(self: Found, step: float) -> Choice | None:
-        found[:] = [whole(self, step)]
-        return found[0]
+    def choice(self: Found, step: float) -> tuple[Choice | None, float, float]:
+        chosen = whole(self, step)
+        found[:] = chosen[:1]
+        return chosen
 
     def partners(left: F32, matrix: F32) -> F32:
         assert found[0] is not None
@@ -197,7 +199,7 @@ VARIANTS = (
 
 def points(tensors: Tensors, variant: Variant) -> list[Point | None]:
     """The message of a variant at every error."""
-    with ExitStack() as stack:
+    with unfused(), ExitStack() as stack:
         for each in variant.instead():
             stack.enter_context(each)
         encode, seen = variant.encoder(), dict[float, Point]()

@@ -254,6 +254,7 @@ static void bind_symbol_kernels(nb::module_& m) {
 void bind_positions(nb::module_& m);
 void bind_sparse(nb::module_& m);
 void bind_trellis(nb::module_& m);
+void bind_rd(nb::module_& m);
 
 void bind_numeric(nb::module_& m) {
     m.def("scan", &bind_scan, array("x"));
@@ -273,6 +274,7 @@ void bind_numeric(nb::module_& m) {
     bind_symbol_kernels<uint16_t>(m);
     bind_sparse(m);
     bind_trellis(m);
+    bind_rd(m);
     bind_positions(m);
 }
 

@@ -25,9 +25,10 @@ SEE_THE_CALLERS_ARRAY = {
     "quantize_levels_random", "quantize_uniform", "quantize_uniform_random", "scalar_cost", "scan", "select_above", "to_half", "top_k",
 }  # fmt: skip
 SEE_THE_CALLERS_FRAME = {
-    "bloom_query", "counted_decode", "crc32c", "eliasfano_decode", "from_half", "gaps_decode", "golomb_decode", "huffman_decode",
+    "bloom_query", "counted_decode", "crc32c", "decode_tensor", "eliasfano_decode", "from_half", "gaps_decode", "golomb_decode", "huffman_decode",
     "huffman_decode_table", "levels_decode", "levels_decode_table", "rans_decode", "rans_decode_table", "rans_read_table", "unpack",
 }  # fmt: skip
+FUSED = ("choose_components", "decode_tensor", "trellis_decode", "write_part", "write_stream")  # many kernels in one call
 
 
 def watched(memory: np.ndarray, work: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> set[str]:
@@ -48,6 +49,8 @@ def watched(memory: np.ndarray, work: Callable[[], Any], monkeypatch: pytest.Mon
     with monkeypatch.context() as patch:
         for name in kernels._KERNELS:
             patch.setattr(kernels.K, name, noting(name, getattr(kernels.K, name)))
+        for name in FUSED if kernels.fuses() else ():
+            patch.setattr(kernels.native(), name, noting(name, getattr(kernels.native(), name)))
         work()
     return seen
 
@@ -55,6 +58,9 @@ def watched(memory: np.ndarray, work: Callable[[], Any], monkeypatch: pytest.Mon
 def test_a_kernel_that_sees_the_memory_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.ones(5000, np.float32)
     assert "to_half" in watched(x, lambda: perbit.encode(x, "fp16"), monkeypatch)
+    frame = bytearray(perbit.encode(x, "rd(0.1)"))
+    seen = watched(np.frombuffer(frame, np.uint8), lambda: perbit.decode(frame), monkeypatch)
+    assert "decode_tensor" in seen or not kernels.fuses()
 
 
 @pytest.mark.parametrize("spec", testing.specs())

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import perbit
-from perbit import files
+from perbit import files, kernels
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -55,7 +55,7 @@ def test_the_scalar_quantizer_is_decoded_at_the_length_of_its_entropy(tensors: d
 
     scalar = rd_parts.VARIANTS[-1]
     x = tensors["matrix"]
-    with ExitStack() as stack:
+    with kernels.unfused(), ExitStack() as stack:
         for each in scalar.instead():
             stack.enter_context(each)
         frame = scalar.encoder()({"x": x}, 0.2)

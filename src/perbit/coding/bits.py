@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perbit.coding.cost import Budget, Cost
+from perbit.coding.cost import UNLIMITED, Budget, Cost
 from perbit.errors import DecodeError
 
 Piece = bytes | bytearray | memoryview
@@ -68,6 +68,11 @@ class Reader:
         """Pay for what a frame asks for, before it is done; LimitError if it is too much."""
         if self.budget is not None:
             self.budget.spend(cost)
+
+    @property
+    def left(self) -> Cost:
+        """What may still be spent."""
+        return self.budget.left if self.budget is not None else UNLIMITED
 
     @property
     def remaining(self) -> int:

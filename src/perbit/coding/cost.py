@@ -46,6 +46,7 @@ class Cost:
         return Cost(self.memory + other.memory, self.operations + other.operations)
 
 
+UNLIMITED = Cost((1 << 63) - 1, (1 << 63) - 1)
 TO_NAME = Cost(operations=8192)  # each codec and each tensor in a header
 
 
@@ -77,6 +78,15 @@ class Budget:
             raise LimitError(_refusal("bytes of memory", self.memory, self.limits.memory, "max_memory"))
         if self.operations > self.limits.operations:
             raise LimitError(_refusal("operations", self.operations, self.limits.operations, "max_operations"))
+
+    @property
+    def left(self) -> Cost:
+        """What nothing has been spent of yet; as much as a kernel can count."""
+        limits = self.limits
+        return Cost(
+            max(0, min(limits.memory - self.memory, UNLIMITED.memory)),
+            max(0, min(limits.operations - self.operations, UNLIMITED.operations)),
+        )
 
     def keep(self, n_bytes: int) -> None:
         """A tensor is done: its bytes are held from now on, its work memory is free again."""

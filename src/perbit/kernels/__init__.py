@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 from perbit.kernels import reference
 from perbit.kernels.api import KernelApi
@@ -36,6 +37,7 @@ def available() -> tuple[str, ...]:
 
 
 _KERNELS = [name for name in vars(KernelApi) if not name.startswith("_")]
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class _Active:
@@ -52,6 +54,46 @@ class _Active:
         self.__dict__.update({kernel: getattr(backend, kernel) for kernel in _KERNELS})
 
 
+def fuses() -> bool:
+    """Whether what compiled back ends do in one call is done so."""
+    return _fusing and _active.name != "numpy"
+
+
+@contextmanager
+def unfused() -> Iterator[None]:
+    """Call single kernels within a with-block: the same results, and every step of the way can be seen or replaced."""
+    global _fusing
+    before, _fusing = _fusing, False
+    try:
+        yield
+    finally:
+        _fusing = before
+
+
+def native() -> Any:
+    """The compiled module, for calls that no single kernel makes."""
+    return _native
+
+
+def fused(function: _Function) -> _Function:
+    """A function made of single kernels that compiled back ends have as one call of the same name: same arguments, same results.
+
+    The function itself says what the call does, and does it where nothing is compiled.
+    """
+
+    @wraps(function)
+    def call(*arguments: Any) -> Any:
+        return (getattr(_native, function.__name__) if fuses() else function)(*arguments)
+
+    return cast(_Function, call)
+
+
+def composed(function: _Function) -> _Function:
+    """A fused function as it is made of single kernels, whatever the back end: for large work on several threads."""
+    return cast(_Function, function.__wrapped__)  # type: ignore[attr-defined]
+
+
+_fusing = True
 _active = _Active()
 _active.select(os.environ.get("PERBIT_KERNELS") or available()[-1])
 K = cast(KernelApi, _active)

@@ -6,17 +6,15 @@ components, and one step serves them all. Where a residual follows that corrects
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perbit.coding.bits import Piece
-from perbit.coding.families.rd.trellis import SLOPE
+from perbit.coding.families.rd import judging
 from perbit.errors import DecodeError
-from perbit.kernels import K
 from perbit.kernels.api import F32
 from perbit.randomness import random_signs
 
@@ -27,16 +25,7 @@ _EXTRA, _PASSES = 8, 2
 _POWER = 3  # of the products of all pairs: in double precision, no component that counts is lost
 _FEWEST = 512  # values of a matrix for which a search pays
 _SAMPLE_ROWS, _SAMPLE_COLUMNS = 64, 64
-_CORRECTED_FULLY = 1.3  # less the squares of a residual, in steps, that is by how much
-_RANKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-_FIRST_TRIED = 2  # of them, and every third after it
-_FIRST_COARSE = 0
-_COARSEST, _COARSEST_TRIED = 40, 6  # as powers of √2
-_HEAD = 24  # bits of a component beside its values
-_SCALAR = 1.69  # a scalar quantizer with this step, in steps, has the error of the trellis
-_ROUNDING = 0.36  # what it adds before it cuts off: a dead zone around zero
-_REACH = 250 * _SCALAR  # steps: its levels go to 255
-_GAIN = 0.2  # bits a value that the trellis saves against it
+_COARSEST = 40  # as a power of √2
 
 F64 = NDArray[np.float64]
 
@@ -49,7 +38,7 @@ def coarseness(index: int) -> float:
     """The step of the vectors, in steps of the residual."""
     if index > _COARSEST:
         raise DecodeError(f"rd: {index} is no coarseness")
-    return float(2.0 ** (index / 2))
+    return judging.coarse(index)
 
 
 def short_floats(values: F32) -> NDArray[np.uint16]:
@@ -64,12 +53,6 @@ def long_floats(data: Piece) -> F32:
 def rounded_lengths(values: F64) -> F32:
     """As they will be decoded."""
     return long_floats(short_floats(values.astype(np.float32)).tobytes())
-
-
-@cache
-def normal(count: int) -> F32:
-    """Always the same normally distributed values."""
-    return np.random.default_rng(0).standard_normal(count, np.float32)
 
 
 def best_partners(left: F32, matrix: F32) -> F32:
@@ -113,33 +96,6 @@ class Choice:
         return coarseness(self.coarse_index)
 
 
-@dataclass(frozen=True, eq=False)
-class _Sample:
-    """Some values of a matrix, to judge what the residual of so many rows costs; the products of left and right are the components there."""
-
-    rows: int
-    values: F32
-    left: F32
-    right: F32
-    residuals: dict[int, F32] = field(default_factory=dict)
-
-    def residual(self, rank: int) -> F32:
-        """What the first components leave."""
-        if rank not in self.residuals:
-            self.residuals[rank] = (self.values - self.left[:, :rank] @ self.right[:rank]).reshape(-1)
-        return self.residuals[rank]
-
-    def judged(self, rank: int, unit: float, noise: float) -> tuple[float, float]:
-        """Error and bits of the residual, in steps, with noise of this variance: of all the rows, a column."""
-        error, bits = judged(self.residual(rank), unit, noise, unit)
-        return self.rows * error, self.rows * bits
-
-    def energy(self, rank: int) -> float:
-        """Squares of the residual: of all the rows, a column."""
-        residual = self.residual(rank)
-        return self.rows * float(residual @ residual) / residual.size
-
-
 @lru_cache(maxsize=64)
 def _spread(count: int, most: int) -> NDArray[np.int64]:
     """Indices all over a range."""
@@ -164,103 +120,29 @@ class Found:
         vectors, self.sigma = largest_components(matrix.T if is_tall else matrix, min(most, *matrix.shape))
         rows, columns = _spread(self.rows, _SAMPLE_ROWS), _spread(self.columns, _SAMPLE_COLUMNS)
         energies = np.einsum("ij,ij->i", matrix, matrix)
-        self._energy, self._energies = float(energies.sum(dtype=np.float64)), dict[int, tuple[float, float]]()
+        self._energy = float(energies.sum(dtype=np.float64))
         strong = _strongest(energies, _SAMPLE_ROWS)
         if strong.size:
             strong = np.setdiff1d(strong, rows)
         # Rows with most of the energy are looked at by themselves: in an embedding all others may be zero.
-        groups = [(self.rows - strong.size, rows), (strong.size, strong)]
+        self.strong, at = strong.size, np.concatenate([rows, strong])
         lengths: F32 = self.sigma[:, None].astype(np.float32)
         scaled = vectors @ (matrix.T if is_tall else matrix)  # those of the other side
         self.left = scaled / lengths if is_tall else vectors
         self.right = vectors * lengths if is_tall else scaled
-        self._sent = np.concatenate([self.left * lengths, self.right], axis=1)
-        self._vector_costs: dict[tuple[int, int, float], tuple[float, float]] = {}
-        self._samples = [
-            _Sample(count, matrix[np.ix_(at, columns)], self.left[:, at].T, self.right[:, columns])
-            for count, at in groups
-            if count
-        ]
+        sent = np.concatenate([self.left * lengths, self.right], axis=1)
+        sample = matrix[np.ix_(at, columns)]
+        left, right = self.left[:, at].reshape(-1), self.right[:, columns].reshape(-1)
+        self.sample: judging.Sample = (sent.reshape(-1), self.sigma, sample.reshape(-1), left, right)
+        self._noise = judging.normal(max(sent.shape[1], sample.size))
 
-    def choice(self, step: float) -> Choice | None:
-        """The components worth sending at this step: those with the least error plus rate, of some ranks and those beside the best of them."""
+    def choice(self, step: float) -> tuple[Choice | None, float, float]:
+        """The components worth sending at this step, if any; about how large the squared error becomes, in steps, and how many bits there are."""
         unit = self.scale / step
-        costs = {(0, 0): self._cost(0, 0, unit)}
-
-        def look(rank: int, index: int) -> None:
-            if (rank, index) not in costs:
-                costs[rank, index] = self._cost(rank, index, unit)
-
-        ranks = [rank for rank in _RANKS if rank <= len(self.sigma)]
-        for rank in ranks[_FIRST_TRIED::3] + ranks[-1:]:
-            look(rank, _FIRST_COARSE)
-        for index in range(0, _COARSEST_TRIED + 1, 2):  # of the best so far: coarser as long as that helps
-            best = min(costs, key=costs.__getitem__)
-            if best[0] and index != best[1]:
-                look(best[0], index)
-        best = min(costs, key=costs.__getitem__)
-        at = ranks.index(best[0]) if best[0] else -1
-        for rank in ranks[max(at - 1, 0) : at + 2]:
-            look(rank, best[1])
-        rank, index = min(costs, key=costs.__getitem__)
-        return Choice(self, rank, index, unit) if rank else None
-
-    def estimate(self, choice: Choice | None, step: float) -> tuple[float, float]:
-        """About how large the squared error becomes, in steps, and how many bits there are, with these components or none."""
-        if choice is None:
-            return self._judged(0, 0, self.scale / step)
-        return choice.found._judged(choice.rank, choice.coarse_index, choice.unit)
-
-    def _cost(self, rank: int, index: int, unit: float) -> float:
-        """Error plus rate with so many components whose vectors are so coarse."""
-        error, bits = self._judged(rank, index, unit)
-        return error + SLOPE * bits
-
-    def _judged(self, rank: int, index: int, unit: float) -> tuple[float, float]:
-        """Error and bits: of the vectors, and of the residual, to which they have added noise."""
-        vectors = [self._vector_cost(k, index, unit) for k in range(rank)]
-        noise = sum(error for error, _ in vectors) / (self.rows * self.columns)
-        scaled = unit * self._correction(rank, unit)
-        found = [sample.judged(rank, scaled, noise) for sample in self._samples]
-        bits = self.columns * sum(bits for _, bits in found) + sum(bits for _, bits in vectors)
-        return self.columns * sum(error for error, _ in found), bits
-
-    def _vector_cost(self, component: int, index: int, unit: float) -> tuple[float, float]:
-        """Error and bits of the two vectors of a component."""
-        key = component, index, unit
-        if key not in self._vector_costs:
-            coarse = coarseness(index)
-            error, bits = judged(
-                self._sent[component], unit / coarse, 0.0, float(self.sigma[component]) * unit / coarse
-            )
-            size = self.rows + self.columns
-            self._vector_costs[key] = size * error * coarse**2, size * bits + _HEAD
-        return self._vector_costs[key]
-
-    def _correction(self, rank: int, unit: float) -> float:
-        """What gives the residual of the sample the energy that the whole one is known to have, where most of it will be sent as zeros."""
-        if rank not in self._energies:
-            known = self._energy - float(np.square(self.sigma[:rank]).sum())
-            self._energies[rank] = known, self.columns * sum(sample.energy(rank) for sample in self._samples)
-        known, sampled = self._energies[rank]
-        if not known > 0 < sampled:
-            return 1.0
-        weight = _CORRECTED_FULLY - known * unit**2 / (self.rows * self.columns)
-        return float((known / sampled) ** (0.5 * min(1.0, max(0.0, weight))))
-
-
-def judged(values: F32, unit: float, noise: float, reach: float) -> tuple[float, float]:
-    """Error and bits a value, of values times a unit and with noise: those of a scalar quantizer with an ideal code, less what a trellis saves.
-
-    It has few levels. Where values reach further, in steps, it is coarser: halving a fine step costs all but zeros another bit, and no more.
-    """
-    coarser = max(1.0, reach / _REACH)
-    scale = 1 / (_SCALAR * coarser)
-    error, bits = K.scalar_cost(values, normal(values.size), unit * scale, noise**0.5 * scale, _ROUNDING)
-    if coarser > 1:
-        bits += math.log2(coarser) * int(np.count_nonzero(values))
-    error, bits = error / values.size * _SCALAR**2, bits / values.size
-    return error, bits - _GAIN * min(1.0, bits)
+        rank, index, error, bits = judging.choose_components(
+            *self.sample, self._noise, self.strong, self._energy, unit, self.rows, self.columns
+        )
+        return Choice(self, rank, index, unit) if rank else None, error, bits
 
 
 def largest_components(matrix: F32, most: int) -> tuple[F32, F64]:
@@ -274,7 +156,9 @@ def largest_components(matrix: F32, most: int) -> tuple[F32, F64]:
     else:
         values, vectors = _largest_of(matrix @ matrix.T, width)
     sigma = np.sqrt(np.maximum(values[::-1][:most], 0)).astype(np.float64)
-    told_from_nothing = int(np.count_nonzero(sigma > 1e-3 * sigma[0]))  # in single precision, squares below are noise
+    told_from_nothing = max(
+        1, int(np.count_nonzero(sigma > 1e-3 * sigma[0]))
+    )  # in single precision, squares below are noise
     return np.ascontiguousarray(vectors.T[::-1][:told_from_nothing], np.float32), sigma[:told_from_nothing]
 
 

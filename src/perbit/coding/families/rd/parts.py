@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perbit import parallel
-from perbit.coding.bits import Reader, Writer
+from perbit.coding.bits import Piece, Reader, Writer
 from perbit.coding.families.rd import streams, trellis
 from perbit.coding.families.rd.trellis import LIMITS, SHIFTED, SLOPE, ZERO, SymbolType
 from perbit.errors import DecodeError
-from perbit.kernels import CHUNK, K
+from perbit.kernels import CHUNK, K, composed, fused
 from perbit.kernels.api import F32, Symbols
 from perbit.randomness import fold
 
@@ -48,8 +48,7 @@ class TrellisPart:
         """What the other end will make of a piece."""
         symbols = self.symbols[piece]
         values = np.empty(symbols.size, np.float32)
-        K.dequantize(symbols, self.machine.table(1.0), values)
-        K.trellis_signs(values)
+        trellis.trellis_decode(symbols, self.machine.shifts, values)
         return values
 
     def write(self, columns: int, block: int, out: Writer) -> None:
@@ -58,11 +57,21 @@ class TrellisPart:
         out.raw(bytes([(_SHIFTED if shifted else _TRELLIS) + wide]))
         if shifted:
             out.raw(self.machine.shifts.tobytes())
-        streams.write(self.symbols[0] if len(self.symbols) == 1 else np.concatenate(self.symbols), columns, block, out)
+        symbols = self.symbols[0] if len(self.symbols) == 1 else np.concatenate(self.symbols)
+        out.raw(streams.write_stream(symbols, columns, block))
 
 
 def write(values: F32, columns: int, slope: float, out: Writer) -> bool:
     """Append values by the trellis, or nothing where that is as good at this exchange rate; say whether there was something."""
+    on_threads = values.size > CHUNK and parallel.get_threads() > 1
+    part = (composed(write_part) if on_threads else write_part)(values, columns, slope)
+    out.raw(part)
+    return part[0] != _NOTHING
+
+
+@fused
+def write_part(values: F32, columns: int, slope: float) -> Piece:
+    """Values by the trellis, or nothing where that is as good at this exchange rate."""
     _, _, energy, largest, _ = K.moments(values)
     if largest and not (slope >= SLOPE and _is_hopeless(energy / values.size, largest)):
         part, pieces, coded = TrellisPart(values, largest), _pieces(values), Writer()
@@ -70,10 +79,8 @@ def write(values: F32, columns: int, slope: float, out: Writer) -> bool:
         part.write(columns, CHUNK, coded)
         bits = 8 * sum(map(len, coded.pieces))
         if bits > max(_DOUBTFUL * values.size, _SHIFTS_PAY) or _is_worth_it(part, pieces, energy - slope * bits):
-            out.pieces.extend(coded.pieces)
-            return True
-    out.raw(bytes([_NOTHING]))
-    return False
+            return coded.join()
+    return bytes([_NOTHING])
 
 
 def _is_hopeless(mean_square: float, largest: float) -> bool:
@@ -83,7 +90,10 @@ def _is_hopeless(mean_square: float, largest: float) -> bool:
 
 def _is_worth_it(part: TrellisPart, pieces: Sequence[F32], allowed: float) -> bool:
     """Whether the error stays below what is allowed."""
-    return sum(_energy(x - part.decoded(i)) for i, x in enumerate(pieces)) < allowed
+    error = 0.0
+    for i, x in enumerate(pieces):
+        error += _energy(x - part.decoded(i))
+    return error < allowed
 
 
 def _energy(values: F32) -> float:
@@ -98,7 +108,7 @@ def write_randomly(values: F32, columns: int, key: int, out: Writer) -> None:
         K.quantize_levels_random(values[lo:hi], one, CHUNK, most, fold(key, lo), 0, symbols[lo:hi])
     symbols += np.uint16(1)  # the kernel has its zero at 2047
     out.raw(bytes([_GRID]))
-    streams.write(symbols, columns, CHUNK, out)
+    out.raw(streams.write_stream(symbols, columns, CHUNK))
 
 
 def read(src: Reader, columns: int, step: float, out: F32) -> None:

@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perbit import parallel
-from perbit.coding.bits import Reader, Writer
+from perbit.coding.bits import Piece, Reader, Writer
 from perbit.coding.cost import Cost
 from perbit.coding.families.entropy import Rans
 from perbit.errors import DecodeError
-from perbit.kernels import K
+from perbit.kernels import K, fused
 from perbit.kernels.api import F32, Symbols
+from perbit.kernels.reference.logarithm import exact_log2
 
 _ZEROS, _ADAPTIVE, _RANS, _SPARSE = range(4)
 _SPARSE_SHARE = 1 / 16  # of symbols that are not zero, below which their positions may be shorter
@@ -36,14 +37,14 @@ _MEANS = 27  # half octaves from 1/16 on
 _RANS_CODER = Rans()
 
 
-def write(symbols: Symbols, columns: int, block: int, out: Writer) -> None:
-    """Append the stream of symbols that stand in rows of `columns` (0: in no rows); blocks have tables of their own."""
+@fused
+def write_stream(symbols: Symbols, columns: int, block: int) -> Piece:
+    """The stream of symbols that stand in rows of `columns` (0: in no rows); blocks have tables of their own."""
     levels = _levels(symbols)
     if not levels.any():
-        out.raw(bytes([_ZEROS]))
-        return
+        return bytes([_ZEROS])
     best = _adaptive(levels, columns) if _neighbours_tell(levels, columns) else _by_symbol(levels, columns, block)
-    out.pieces.extend(best.pieces)
+    return best.join()
 
 
 def _by_symbol(levels: Symbols, columns: int, block: int) -> Writer:
@@ -87,7 +88,7 @@ def _sparse(levels: Symbols) -> Writer:
 
 
 def _write_levels(levels: Symbols, columns: int, out: Writer) -> None:
-    mean = int(256 * float(levels.mean()))
+    mean = 256 * int(levels.sum(dtype=np.int64)) // levels.size
     context = next((c for c in range(_MEANS) if _mean(c + 1) > mean), _MEANS)
     out.raw(bytes([context]))
     out.section(K.levels_encode(levels.astype(np.uint32), min(columns, levels.size), _mean(context)))
@@ -142,7 +143,7 @@ def _neighbours_tell(levels: Symbols, columns: int) -> bool:
     above = 2 * columns if 4 * columns < part.size else 0
     before = max(above, 2)
     near = part[before - 1 : -1] + part[before - 2 : -2]
-    near += part[columns:-columns] + part[:-above] if above else near
+    near += (part[columns:-columns] + part[:-above]) if above else near
     told = np.minimum(near, np.uint8(_SUMS - 1)) * np.uint8(_LARGEST_TOLD + 1) + part[before:]
     counts = np.bincount(told, minlength=_SUMS * (_LARGEST_TOLD + 1)).reshape(_SUMS, -1)
     learning = _MISSED * np.count_nonzero(counts)
@@ -151,9 +152,10 @@ def _neighbours_tell(levels: Symbols, columns: int) -> bool:
 
 
 def _entropy(counts: NDArray[np.int64]) -> float:
-    """Bits of an ideal code for values that occur so often."""
+    """Bits of an ideal code for values that occur so often, summed in their order."""
     seen = counts[counts > 0].astype(np.float64)
-    return float(seen.sum() * np.log2(seen.sum()) - seen @ np.log2(seen))
+    total = seen.sum(keepdims=True)
+    return float((total * exact_log2(total))[0] - np.cumsum(seen * exact_log2(seen))[-1])
 
 
 def _mean(context: int) -> int:

@@ -15,16 +15,17 @@ from functools import cached_property
 
 import numpy as np
 
+from perbit import kernels, parallel
 from perbit.coding.bits import Piece, Reader, Writer, bytes_of
 from perbit.coding.codec import checked_finite
 from perbit.coding.cost import Cost
 from perbit.coding.families.lowrank import matrix_shape
-from perbit.coding.families.rd import factors, parts, planes
+from perbit.coding.families.rd import factors, judging, parts, planes
 from perbit.coding.families.rd.factors import Choice
 from perbit.coding.families.rd.trellis import SLOPE, largest_magnitude
 from perbit.coding.values import Shape, size
 from perbit.errors import DecodeError
-from perbit.kernels import K
+from perbit.kernels import CHUNK, K
 from perbit.kernels.api import F32, U32
 from perbit.randomness import fold
 
@@ -36,13 +37,16 @@ _LARGEST_SUMMED = 1e36  # sums of larger values might overflow
 _TINIEST = -120  # as a power of two: the inverse of a scale is a float32
 
 
+Judged = tuple[Choice | None, float, float]  # the components worth sending, and about the error, in steps, and the bits
+
+
 class Tensor:
     """A tensor to be coded, perhaps at several steps; at most so many components are looked for."""
 
     def __init__(self, array: F32, most: int) -> None:
         self.flat, self.most, self.shape = array.reshape(-1), most, array.shape
         self._looked: dict[int, factors.Found] = {}
-        self._choices: dict[float, Choice | None] = {}
+        self._choices: dict[float, Judged | None] = {}
         self.slope = SLOPE  # what a bit may cost, in squares of the step: a residual that is not worth it is left out
         self._written: dict[tuple[float, int | None, float], list[Piece]] = {}
 
@@ -81,20 +85,20 @@ class Tensor:
                 return found, True
         return scaled[None], False
 
-    def _choice(self, step: float) -> Choice | None:
-        """The components worth sending: a search that has looked at a step mostly writes it too."""
+    def _choice(self, step: float) -> Judged | None:
+        """The components worth sending, if any are looked for: a search that has looked at a step mostly writes it too."""
         if step not in self._choices:
             self._choices[step] = self._chosen(step)
         return self._choices[step]
 
-    def _chosen(self, step: float) -> Choice | None:
+    def _chosen(self, step: float) -> Judged | None:
         """Of a large matrix many components are looked for only if few are not enough."""
         few = self._found(min(self.most, factors.FEW))
-        choice = few.choice(step) if few else None
-        if choice and choice.rank > factors.FEW / 2 and self.most > factors.FEW:
+        chosen = few.choice(step) if few else None
+        if chosen and chosen[0] and chosen[0].rank > factors.FEW / 2 and self.most > factors.FEW:
             many = self._found(self.most)
-            choice = many.choice(step) if many else None
-        return choice
+            chosen = many.choice(step) if many else None
+        return chosen
 
     def _found(self, most: int) -> factors.Found | None:
         layout = Layout.of(self.shape, self._planes[1])
@@ -112,12 +116,12 @@ class Tensor:
         """About how large the squared error becomes at this step, and how many bytes there are; a small part of the work of `write`."""
         if not self.largest:
             return 0.0, 1.0
-        choice, found = self._choice(step), self._found(min(self.most, factors.FEW))
-        if found:
-            error, bits = found.estimate(choice, step)
+        chosen = self._choice(step)
+        if chosen:
+            _, error, bits = chosen
         else:
             error, bits = (
-                self.flat.size * each for each in factors.judged(self._sample, 1 / step, 0.0, self.largest / step)
+                self.flat.size * each for each in judging.judged(self._sample, 1 / step, 0.0, self.largest / step)
             )
         return error * step**2, 1 + bits / 8
 
@@ -164,8 +168,9 @@ class Tensor:
         values, by_frequency, whole = self._in_steps(step, far, outliers)
         layout = Layout.of(self.shape, by_frequency)
         head = _OUTLIERS * bool(outliers.pieces) + _BY_FREQUENCY * by_frequency
-        choice = self._choice(step) if whole else None
-        if choice:
+        chosen = self._choice(step) if whole else None
+        if chosen and chosen[0]:
+            choice = chosen[0]
             residual = _write_components(choice, values, layout, components)
             if largest_magnitude(residual.reshape(-1)) <= far:
                 return Prepared(head + _COMPONENTS, [*outliers.pieces, *components.pieces], residual, layout)
@@ -213,6 +218,10 @@ class Layout:
     @property
     def n(self) -> int:
         return self.planes * self.rows * self.columns
+
+    @property
+    def sides(self) -> tuple[int, int, int]:
+        return self.planes, self.rows, self.columns
 
     @classmethod
     def of(cls, shape: Shape, by_frequency: bool) -> Layout:
@@ -274,16 +283,41 @@ def _classes(values: F32, layout: Layout, out: Writer) -> list[F32]:
 
 
 def read(src: Reader, shape: Shape, step: float) -> F32:
-    """The tensor that `Tensor.write` wrote, flat."""
+    """The tensor that `Tensor.write` wrote, flat: in one call, or by single kernels on several threads."""
+    on_threads = size(shape) > CHUNK and parallel.get_threads() > 1
+    return checked_finite((_read if on_threads or not kernels.fuses() else _read_at_once)(src, shape, step))
+
+
+def _read_at_once(src: Reader, shape: Shape, step: float) -> F32:
+    """As `_read`: sections, costs and refusals are the same."""
+    n, taps, rest = size(shape), planes.taps_of(shape), src.view[src.position :]
+    head = rest[0] if len(rest) else 0
+    if head == _ALL_ZERO:
+        return _read(src, shape, step)
+    transform, by_frequency = np.empty(0, np.float32), Layout(0, 0, 0)
+    if taps and head < _ALL_ZERO and head & _BY_FREQUENCY:
+        src.spend(planes.cost(taps, n))
+        transform, by_frequency = planes.transform(taps).reshape(-1), Layout.of(shape, True)
+    out, left = np.empty(n, np.float32), src.left
+    used, spent, sections = kernels.native().decode_tensor(
+        rest, Layout.of(shape, False).sides, by_frequency.sides, transform, step, left.memory, left.operations, out
+    )
+    src.spend(Cost(*spent))  # refused here if it was too much: then nothing more was done
+    src.sections.extend(sections)
+    src.position += used
+    return out
+
+
+def _read(src: Reader, shape: Shape, step: float) -> F32:
     n, taps, head = size(shape), planes.taps_of(shape), src.byte("head")
     if head == _ALL_ZERO:
         return np.zeros(n, np.float32)
     if head > _ALL_ZERO or (head & _BY_FREQUENCY and not taps):
         raise DecodeError(f"rd: unknown head {head}")
-    outliers = _read_outliers(src, n) if head & _OUTLIERS else None
-    layout = Layout.of(shape, bool(head & _BY_FREQUENCY))
     if taps and head & _BY_FREQUENCY:
         src.spend(planes.cost(taps, n))
+    outliers = _read_outliers(src, n) if head & _OUTLIERS else None
+    layout = Layout.of(shape, bool(head & _BY_FREQUENCY))
     pairs = _read_components(src, layout, step) if head & _COMPONENTS else None
     out = _read_residual(src, layout, step)
     if pairs:
@@ -292,7 +326,7 @@ def read(src: Reader, shape: Shape, step: float) -> F32:
     if outliers:
         at, values = outliers
         flat[at] += values
-    return checked_finite(flat)
+    return flat
 
 
 def _read_outliers(src: Reader, n: int) -> tuple[U32, F32]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perbit.coding.families.modelled import FLOAT_MAX
-from perbit.kernels import K
+from perbit.kernels import K, fused
 from perbit.kernels.api import F32, U32, Symbols
 
 SLOPE = 0.25  # λ: what a bit may cost, in squares of the step; the kernel that fits has it too
@@ -41,8 +41,12 @@ class Trellis:
         K.trellis_encode(values, 1.0, _near_shifts(self.shifts), self.rates, self.slope, symbols)
         return symbols
 
-    def table(self, step: float) -> F32:
-        return table_of(self.shifts, self.kind, step)
+
+@fused
+def trellis_decode(symbols: Symbols, shifts: NDArray[np.int8], out: F32) -> None:
+    """What the other end makes of symbols, in steps."""
+    K.dequantize(symbols, table_of(shifts, np.uint8 if symbols.itemsize == 1 else np.uint16, 1.0), out)
+    K.trellis_signs(out)
 
 
 def table_of(shifts: NDArray[np.int8], kind: SymbolType, step: float) -> F32:
