@@ -93,7 +93,7 @@ def composed(function: _Function) -> _Function:
     return cast(_Function, function.__wrapped__)  # type: ignore[attr-defined]
 
 
-_fusing = True
+_fusing = hasattr(_native, "decode_tensor")  # a module that was built before has kernels only
 _active = _Active()
 _active.select(os.environ.get("PERBIT_KERNELS") or available()[-1])
 K = cast(KernelApi, _active)
