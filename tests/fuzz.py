@@ -74,6 +74,7 @@ def added(before: Counts, reports: Iterable[Counts], seconds: float) -> Counts:
     total = {
         **dict.fromkeys(SUMS, 0),
         "slowest_ms": 0,
+        "slowest_frame": "",
         "growth_bytes": 0,
         "by_codec": {},
         "seconds": 0,
@@ -86,8 +87,9 @@ def added(before: Counts, reports: Iterable[Counts], seconds: float) -> Counts:
         for key in ("frames", "reads", "decoded"):
             total[key] += last[key]
         total["refused"] += last["frames"] - last["decoded"]
-        for key in ("slowest_ms", "growth_bytes"):
-            total[key] = max(total[key], last.get(key, 0))
+        if last.get("slowest_ms", 0) > total["slowest_ms"]:
+            total["slowest_ms"], total["slowest_frame"] = last["slowest_ms"], last["slowest_frame"]
+        total["growth_bytes"] = max(total["growth_bytes"], last.get("growth_bytes", 0))
         for name, row in last["by_codec"].items():
             into = total["by_codec"].setdefault(name, {"decoded": 0, "refused": 0})
             for outcome, count in row.items():
@@ -96,6 +98,14 @@ def added(before: Counts, reports: Iterable[Counts], seconds: float) -> Counts:
     total["seconds"] = round(total["seconds"] + seconds)
     total["by_codec"] = dict(sorted(total["by_codec"].items()))
     return total
+
+
+def about(frame: str) -> str:
+    """A frame for people."""
+    from fuzzing.worker import codecs_of
+
+    codecs = " and ".join(sorted(codecs_of(bytes.fromhex(frame))))
+    return f"{len(frame) // 2} bytes, {codecs}, {frame[:120]}{'...' if len(frame) > 120 else ''}"
 
 
 def save_frame(frame: bytes, why: str) -> None:
@@ -152,7 +162,8 @@ def run(options: argparse.Namespace) -> int:
         elapsed = time.monotonic() - start
         ran = total["frames"] - before.get("frames", 0)
         print(f"{ran} frames in {elapsed:.0f} s ({ran / elapsed:.0f} a second), seed {seed}; {total['frames']} in all")
-        print(f"{total['decoded']} decoded, {total['refused']} refused, the slowest took {total['slowest_ms']} ms")
+        print(f"{total['decoded']} decoded, {total['refused']} refused")
+        print(f"the slowest took {total['slowest_ms']} ms of the processor: {about(total['slowest_frame'])}")
         failed = [process for process in processes if "failure" in process.last]
         for process in failed:
             save_frame(process.slot.get(), process.last["failure"])
