@@ -4,7 +4,8 @@
     python experiments/run.py NAME …              runs these; the same command goes on after a kill
     python experiments/run.py A                   a letter of the plan stands for all its runs
 
-Start a second one with other names for the second core. Every run writes its results and its verdicts, whose tests are stated in its script.
+Start a second one with other names for the second core. Every run writes its results and its verdicts, whose tests are stated in its script; after
+each, `experiments/pages.py` brings them onto the pages of docs/papers.
 """
 
 from __future__ import annotations
@@ -93,14 +94,14 @@ PLAN = [
         _script("deepreduce/fig7.py", "--gradients", str(Path(DATA) / "gradients")),
         "results/deepreduce/fig7.json",
     ),
-    _convex("phishing", 15),
-    _convex("a9a", 60),
-    _convex("w8a", 200),
-    _claims("failing_variants", 20, "failing_variants_phishing", "--sets", "phishing"),
-    _claims("rand_mcm", 30, "rand_mcm_participation"),
-    _claims("heterogeneous", 10, "heterogeneous_phishing"),
-    Planned("G", "theorem-9", 10, _script("mcm/theorem9.py"), "results/mcm/theorem9.json"),
-    Planned("G", "largest-step", 30, _script("mcm/largest_step.py"), "results/mcm/largest_step.json"),
+    _convex("phishing", 5),
+    _convex("a9a", 15),
+    _convex("w8a", 90),
+    _claims("failing_variants", 3, "failing_variants_phishing", "--sets", "phishing"),
+    _claims("rand_mcm", 5, "rand_mcm_participation"),
+    _claims("heterogeneous", 6, "heterogeneous_phishing"),
+    Planned("G", "theorem-9", 3, _script("mcm/theorem9.py"), "results/mcm/theorem9.json"),
+    Planned("G", "largest-step", 5, _script("mcm/largest_step.py"), "results/mcm/largest_step.json"),
     _deep("mcm-mnist", "H", 120),
     _deep("mcm-mnist-writers", "H", 120),
     _deep("mcm-cifar-authors", "H", 90),
@@ -133,6 +134,7 @@ def execute(runs: list[Planned]) -> None:
         began = time.monotonic()
         subprocess.run(run.command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
         _mark(run.name).touch()
+        subprocess.run(_script("pages.py"), check=True)
         print(f"{run.name}: took {(time.monotonic() - began) / 60:.0f} minutes", flush=True)
 
 

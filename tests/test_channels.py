@@ -379,6 +379,17 @@ def test_channel_frames_are_those_of_dumps(spec: str, n: int, kind: str) -> None
         assert frames.overhead(frame) == header["header_bytes"] + header["checksum_bytes"]
 
 
+def test_no_plan_is_taken_for_another_that_is_gone() -> None:
+    """Blueprints are looked up by identity: of more plans than are remembered, each made where one before it may have lain."""
+    x = np.ones((30, 40), np.float32)
+    for number in range(600):
+        layout = Layout.of({f"t{number}": x.shape})
+        frame, _ = frames.write(
+            frames.blueprint(Plan.of(f"uniform({2 + number % 5})"), layout), x.reshape(-1), 0, None, None
+        )
+        assert frame == perbit.dumps({f"t{number}": x}, f"uniform({2 + number % 5})", seed=0)
+
+
 def test_channel_frames_of_many_tensors_are_those_of_dumps() -> None:
     """So many that the directory is compressed, which the flags of the head say."""
     rng = np.random.default_rng(0)

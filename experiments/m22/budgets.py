@@ -233,8 +233,8 @@ def main() -> None:
     )
     recordings = parser.parse_args().recordings
     if not recordings:
-        known = json.loads((RESULTS / "m22_budgets.json").read_text("utf-8"))["recordings"]
-        print("\n".join(least_errors([found["fitted"] for found in known.values()])))
+        known = json.loads((RESULTS / "m22_budgets.json").read_text("utf-8"))
+        save(known["recordings"], known["verdicts"][-1])
         return
     results = {}
     for path in recordings:
@@ -243,22 +243,26 @@ def main() -> None:
             raise SystemExit(f"{path} holds one array, expected the tensors of a model")
         results[path.stem] = listed, fitted = run(tensors)
     show(listed, fitted)
-    plain = [row for _, rows in results.values() for row in rows if not row["template"].endswith("rans")]
+    save({name: {"listed": a, "fitted": b} for name, (a, b) in results.items()}, after_topk(tensors))
+    draw(listed, fitted, RESULTS / "m22_budgets.png")
+
+
+def save(recordings: dict[str, Any], shape: str) -> None:
+    """Judge what was measured; `shape` is the sentence about what topK leaves."""
+    fits, listed = [found["fitted"] for found in recordings.values()], list(recordings.values())[-1]["listed"]
+    plain = [row for rows in fits for row in rows if not row["template"].endswith("rans")]
     good = [row for row in plain if 0.99 <= row.get("filled", 0) <= 1]
     over = [row["real_bits"] / row["budget"] for row in listed]
     sentences = [
-        f"{len(good)} of {len(plain)} fits of the revised version's strategies (recordings: {len(results)}) fill 99 % to 100 % of their budget",
+        f"{len(good)} of {len(plain)} fits of the revised version's strategies (recordings: {len(fits)}) fill 99 % to 100 % of their budget",
         verdict(
             False,
             "the K listed in both versions for their budgets",
             f"real frames take {min(over):.2f} to {max(over):.2f} times the budget: the lists leave out log₂C(d,K)",
         ),
     ]
-    sentences += least_errors([fitted for _, fitted in results.values()])
-    sentences.append(after_topk(tensors))
-    data = {name: {"listed": a, "fitted": b} for name, (a, b) in results.items()}
-    write_json(RESULTS / "m22_budgets.json", {"recordings": data, "verdicts": sentences})
-    draw(listed, fitted, RESULTS / "m22_budgets.png")
+    sentences += [*least_errors(fits), shape]
+    write_json(RESULTS / "m22_budgets.json", {"recordings": recordings, "verdicts": sentences})
     print("\n" + "\n".join(sentences))
 
 

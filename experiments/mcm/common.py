@@ -106,6 +106,15 @@ def verdict(setting: str, contests: Sequence[Contest], by_seed: list[Results], p
     )
 
 
+def judged(setting: str, contests: Sequence[Contest], by_seed: list[Results], seeds: Sequence[int]) -> dict[str, Any]:
+    """What every JSON file has: the verdict, the log₁₀ excess of each seed, and the curves of the first."""
+    return {
+        "verdict": verdict(setting, contests, by_seed, len(seeds)),
+        "log10_excess": [{result["algorithm"]: result["log10_excess"] for result in results} for results in by_seed],
+        "results": by_seed[0],
+    }
+
+
 def save(folder: Path, name: str, content: dict[str, Any], title: str) -> None:
     """JSON, and a figure if there are curves."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from common import BATCH, contest, dataset, excesses, kept, options, save, verdict
+from common import BATCH, contest, dataset, excesses, judged, kept, options, save
 
 from perbit.sim.verdicts import Claim
 from perbit_papers.convex import Settings
@@ -76,11 +76,9 @@ def main() -> None:
                 "epochs": arguments.epochs,
                 "step_times_L": arguments.step,
                 "text": TEXT[name],
-                "verdict": verdict(setting, CONTESTS, by_seed, len(arguments.seeds)),
+                **judged(setting, CONTESTS, by_seed, arguments.seeds),
                 "ours_minus_text": {a: round(_mean(by_seed, a) - x, 2) for a, x in TEXT[name].items()},
                 "bytes_at_equal_loss": bytes_at_equal_loss(by_seed[0]),
-                "log10_excess": [{r["algorithm"]: r["log10_excess"] for r in results} for results in by_seed],
-                "results": by_seed[0],
             }
             title = f"{name}: excess loss, γ = {arguments.step:g}/L, s = 1, N = 20"
             save(arguments.output, f"excess_loss_{name}{suffix}", content, title)

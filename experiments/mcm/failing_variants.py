@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from common import BATCH, contest, dataset, kept, options, save, verdict
+from common import BATCH, contest, dataset, judged, kept, options, save
 
 from perbit.sim.verdicts import Claim
 from perbit_papers.convex import Settings
@@ -33,9 +33,13 @@ def main() -> None:
         for seed in arguments.seeds:
             settings = Settings(rounds, step, BATCH[name], seed=seed)
             by_seed.append([kept(setting, problem, variant, settings) for variant in VARIANTS])
-        said = verdict(setting, CONTESTS, by_seed)
-        content = {"dataset": name, "epochs": arguments.epochs, "verdict": said, "results": by_seed[0]}
-        save(arguments.output, f"failing_variants_{name}", content, f"{name}: non-degraded variants, γ = 1/L, s = 1")
+            content = {
+                "dataset": name,
+                "epochs": arguments.epochs,
+                **judged(setting, CONTESTS, by_seed, arguments.seeds),
+            }
+            title = f"{name}: non-degraded variants, γ = 1/L, s = 1"
+            save(arguments.output, f"failing_variants_{name}", content, title)
 
 
 if __name__ == "__main__":

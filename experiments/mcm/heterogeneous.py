@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from common import contest, dataset, kept, options, save, verdict
+from common import contest, dataset, judged, kept, options, save
 
 from perbit.sim.verdicts import Claim
 from perbit_papers.convex import Problem, Settings, synthetic
@@ -32,8 +32,8 @@ def main() -> None:
             problem = problem_of(name, arguments.data, seed)
             settings = Settings(rounds, share / problem.smoothness, seed=seed)
             by_seed.append([kept(setting, problem, algorithm, settings) for algorithm in ALGORITHMS])
-        content = {"problem": name, "verdict": verdict(setting, CONTESTS, by_seed), "results": by_seed[0]}
-        save(arguments.output, f"heterogeneous_{name}", content, f"{name}, heterogeneous, full gradients, s = 1")
+            content = {"problem": name, **judged(setting, CONTESTS, by_seed, arguments.seeds)}
+            save(arguments.output, f"heterogeneous_{name}", content, f"{name}, heterogeneous, full gradients, s = 1")
 
 
 def problem_of(name: str, data: Path, seed: int) -> Problem:

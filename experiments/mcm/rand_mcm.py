@@ -7,7 +7,7 @@ The paper's set (quantum) is replaced by phishing; every client takes part in a 
 
 from __future__ import annotations
 
-from common import BATCH, S2, contest, dataset, kept, options, save, verdict
+from common import BATCH, S2, contest, dataset, judged, kept, options, save
 
 from perbit.sim.verdicts import Claim
 from perbit_papers.convex import Settings
@@ -36,8 +36,8 @@ def main() -> None:
     for seed in arguments.seeds:
         settings = Settings(rounds, step, BATCH["phishing"], participation=0.5, seed=seed)
         by_seed.append([kept(setting, problem, name, settings, S2, label, **more) for name, label, more in RUNS])  # type: ignore[arg-type]
-    content = {"epochs": arguments.epochs, "verdict": verdict(setting, CONTESTS, by_seed), "results": by_seed[0]}
-    save(arguments.output, "rand_mcm_participation", content, "phishing, half of the clients in each round, s = 2")
+        content = {"epochs": arguments.epochs, **judged(setting, CONTESTS, by_seed, arguments.seeds)}
+        save(arguments.output, "rand_mcm_participation", content, "phishing, half of the clients in each round, s = 2")
 
 
 if __name__ == "__main__":
