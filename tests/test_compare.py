@@ -316,6 +316,14 @@ def test_tune_knows_rules_low_rank_and_budgets() -> None:
     assert not any(method.rules or method.budget_bits for method in tight)
 
 
+@pytest.mark.parametrize(("bits", "small"), [(20_000, "auto"), (5000, "fp16"), (2000, "same")])
+def test_tune_spends_no_budget_on_exact_small_tensors(bits: int, small: str) -> None:
+    """A network whose small tensors are a large part of what it may send would otherwise be left with `rd` alone."""
+    made = search.candidates(TENSORS, bits)
+    assert {method.small for method in made if not method.up.startswith("rd(")} == {small}
+    assert {method.small for method in made if method.up.startswith("rd(")} == {"auto"}
+
+
 def test_what_tune_prints_to_paste_is_the_method() -> None:
     for method in search.candidates(TENSORS, 20_000):
         assert replace(config.parse(recipe.toml(method)).methods[0], name=method.name) == method

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 import perbit
 from perbit.errors import PerbitError
 from perbit.plan.budget import Budget
+from perbit.plan.plan import AUTO, SAME
 from perbit.sim.compare.jobs import slugs
 from perbit.sim.compare.pool import Job
 from perbit.sim.federated.runs import Outcome
@@ -25,6 +26,7 @@ KEEP = 3  # one of so many goes on
 SMALL_BELOW = 1024  # as plans have it
 LEAST_BITS = 1000  # of a message; shorter ones are mostly headers
 SHARES_OF_BUDGET = (0.97, 0.5)  # envelopes need a little
+SHARE_OF_SMALL = 0.25  # of a message, at most, for small tensors
 _FEEDBACK = {"decay": 1.0}
 Values = NDArray[np.float32]
 
@@ -46,7 +48,7 @@ Say = Callable[[int, Sequence[Tried]], None]
 
 def candidates(tensors: Mapping[str, Values], bits: int) -> list[Method]:
     """Specs from gentle to harsh: quantizers without memory; with error feedback `rd`, low rank and sparsifiers, by share or by
-    a budget, the largest tensors by a rule of their own.
+    a budget, the largest tensors by a rule of their own. Small tensors go exact unless that alone takes much of the budget.
 
     Args:
         tensors: those of the model.
@@ -59,7 +61,18 @@ def candidates(tensors: Mapping[str, Values], bits: int) -> list[Method]:
     for ratio in (0.1, 0.03, 0.01, 0.003, 0.001):
         made += [_with_feedback(f"topk({ratio}) | {values} | rans") for values in ("qsgd(7)", "mwl2(bits=2, m=2)")]
         made.append(_with_feedback(f"topk({ratio}) | mwl2(bits=2, m=2) | rans", whole_model=True))
-    return made + _by_rule(tensors) + [method for method in _by_budget(bits) if _fits(method, tensors)]
+    small = _small(tensors, bits)
+    known = [
+        method if method.up.startswith("rd(") else replace(method, small=small) for method in made + _by_rule(tensors)
+    ]
+    return known + [method for method in _by_budget(bits, small) if _fits(method, tensors)]
+
+
+def _small(tensors: Mapping[str, Values], bits: int) -> str:
+    """What small tensors get; `rd` has them in hand by itself."""
+    n_small = sum(x.size for x in tensors.values() if x.size < SMALL_BELOW or x.ndim < 2)
+    per_value = SHARE_OF_SMALL * bits / max(1, n_small)
+    return AUTO if per_value >= 32 else "fp16" if per_value >= 16 else SAME
 
 
 def _with_feedback(up: str, said: str = "", **more: Any) -> Method:
@@ -80,11 +93,16 @@ def _by_rule(tensors: Mapping[str, Values]) -> list[Method]:
     return [_with_feedback(up, f", the largest by {harsh}", rules={rule: harsh}) for up, harsh in pairs]
 
 
-def _by_budget(bits: int) -> list[Method]:
+def _by_budget(bits: int, small: str) -> list[Method]:
     """What fills a share of each message's budget."""
     shares = [int(share * bits) for share in SHARES_OF_BUDGET]
-    open_specs = ("topk(?) | mwl2(bits=2, m=2) | rans", "rd(?)")
-    return [_with_feedback(up, f" in {n} bits", budget_bits=n) for up in open_specs for n in shares if n >= LEAST_BITS]
+    open_specs = {"topk(?) | mwl2(bits=2, m=2) | rans": small, "rd(?)": AUTO}
+    return [
+        _with_feedback(up, f" in {n} bits", budget_bits=n, small=given)
+        for up, given in open_specs.items()
+        for n in shares
+        if n >= LEAST_BITS
+    ]
 
 
 def _fits(method: Method, tensors: Mapping[str, Values]) -> bool:
