@@ -28,7 +28,13 @@ SEE_THE_CALLERS_FRAME = {
     "bloom_query", "counted_decode", "crc32c", "decode_tensor", "eliasfano_decode", "from_half", "gaps_decode", "golomb_decode", "huffman_decode",
     "huffman_decode_table", "levels_decode", "levels_decode_table", "rans_decode", "rans_decode_table", "rans_read_table", "unpack",
 }  # fmt: skip
-FUSED = ("choose_components", "decode_tensor", "trellis_decode", "write_part", "write_stream")  # many kernels in one call
+FUSED = (
+    "choose_components",
+    "decode_tensor",
+    "trellis_decode",
+    "write_part",
+    "write_stream",
+)  # many kernels in one call
 
 
 def watched(memory: np.ndarray, work: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> set[str]:

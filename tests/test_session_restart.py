@@ -146,6 +146,21 @@ def test_a_journal_that_was_cut_off_is_read_as_far_as_it_goes(share: float, tmp_
     exchange(server, 0, client, noisy(9), lambda x: x)  # by a resync, if the client is ahead by more than one answer
 
 
+@pytest.mark.parametrize("preset", ["federated", "mcm"])
+def test_state_is_private_whatever_the_umask(preset: str, tmp_path: Path) -> None:
+    """It is a model, and what a client's data made of it."""
+    before = os.umask(0)
+    try:
+        server, client = session(small(preset), folder=tmp_path / "server"), ClientSession(tmp_path / "client")
+        rounds(server, [client], range(3))
+        server.close()
+    finally:
+        os.umask(before)
+    modes = {path: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert len(modes) > 4
+    assert {path.name: oct(mode) for path, mode in modes.items() if mode != (0o700 if path.is_dir() else 0o600)} == {}
+
+
 def test_damaged_files_end_in_a_resync(tmp_path: Path) -> None:
     server, client = ServerSession(protocol_of("mcm"), 0, folder=tmp_path), ClientSession()
     exchange(server, 0, client, noisy(0), None)
