@@ -55,6 +55,11 @@ class Line(torch.nn.Linear):
 class Half(torch.nn.Linear):
     def __init__(self): super().__init__(3, 3, dtype=torch.bfloat16)
     def forward(self, x): return super().forward(x.bfloat16()).float()
+class Moody(torch.nn.Linear):
+    def __init__(self): super().__init__(3, 3)
+    def forward(self, x):
+        if self.training: raise RuntimeError("not today")
+        return super().forward(x)
 """
 
 
@@ -234,6 +239,7 @@ def test_a_mistake_in_a_table_is_one_sentence(text: str, said: str) -> None:
         ({"train": "own_code:stumbles"}, "train own_code:stumbles failed: ValueError: no such thing (own_code.py, line 24)"),
         ({"data": "own_code:numbers"}, "are no classes, so name a loss of your own"),
         ({"data": "own_code:numbers", "loss": "torch.nn.functional:mse_loss"}, "name a metric of your own"),
+        ({"model": "own_code:Moody"}, "the model own_code:Moody cannot be trained: RuntimeError: not today (own_code.py, line 34)"),
         ({"model": "own_code:Half"}, "weight is bfloat16, and comparisons train float32"),
     ],
 )  # fmt: skip

@@ -44,7 +44,7 @@ def imported(what: str, path: str) -> Any:
             raise OwnCodeError(said) from None
         raise OwnCodeError(f"{what} {path} cannot be imported: {error}") from error
     except Exception as error:  # whatever the user's module raises when it is read
-        raise OwnCodeError(f"{what} {path} cannot be imported: {_said(error, None)}") from error
+        raise OwnCodeError(f"{what} {path} cannot be imported: {why(error, None)}") from error
     return found
 
 
@@ -58,12 +58,12 @@ def imported_function(what: str, path: str) -> Callable[..., Any]:
         try:
             return function(*arguments)
         except Exception as error:
-            raise OwnCodeError(f"{what} {path} failed: {_said(error, function)}") from error
+            raise OwnCodeError(f"{what} {path} failed: {why(error, function)}") from error
 
     return call
 
 
-def _said(error: Exception, function: Any) -> str:
+def why(error: Exception, function: Any) -> str:
     """The first line of what went wrong, and the last line of the user's own code that had a part in it."""
     reason = (str(error).strip().splitlines() or [""])[0]
     frames = traceback.extract_tb(error.__traceback__)

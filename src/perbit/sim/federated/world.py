@@ -11,12 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perbit.channels import Layout
+from perbit.errors import PerbitError
 from perbit.randomness import fold
 from perbit.sim import models
 from perbit.sim.data import load
 from perbit.sim.dataset import Array, DataError, Dataset, Items, Split
 from perbit.sim.federated import local, tensors
 from perbit.sim.federated.settings import SettingsError, Task
+from perbit.sim.imports import why
 from perbit.sim.objective import with_own
 from perbit.sim.partition import partition
 
@@ -95,12 +97,22 @@ def build(task: Task, seed: int) -> World:
     masked = tensors.masks(network)
     first, counters = tensors.floats(network, masked), tensors.counters(network, masked)
     _refuse_a_bad_start(first, task)
-    # Warms torch up: the first client is timed like the others.
-    local.train(network, data, parts[0][:2], replace(task, local_epochs=1, local_steps=0), seed)
+    _try_training(network, data, parts[0][:2], replace(task, local_epochs=1, local_steps=0), seed)
     tensors.put(network, first | counters)
     layout = Layout.of(first)
     which = tensors.trainable(network, layout), tensors.variances(layout)
     return World(data, parts, network, first, masked, *which, threads)
+
+
+def _try_training(network: torch.nn.Module, data: Dataset, part: Array, task: Task, seed: int) -> None:
+    """What cannot be trained says so now. And torch is warm: the first client is timed like the others."""
+    try:
+        local.train(network, data, part, task, seed)
+    except PerbitError:
+        raise
+    except Exception as error:  # whatever the user's class raises
+        reason = why(error, type(network))
+        raise SettingsError(f"the model {task.model} cannot be trained: {reason}", "model") from error
 
 
 def _refuse_a_bad_start(first: tensors.Arrays, task: Task) -> None:
