@@ -19,6 +19,7 @@ import pytest
 import perbit
 from perbit import plugins
 from perbit.cli import main
+from perbit.commands import tune
 from perbit.errors import PerbitError
 from perbit.sim.compare import config, recipe, search, summary
 from perbit.sim.compare.config import ConfigError
@@ -322,6 +323,22 @@ def test_tune_spends_no_budget_on_exact_small_tensors(bits: int, small: str) -> 
     made = search.candidates(TENSORS, bits)
     assert {method.small for method in made if not method.up.startswith("rd(")} == {small}
     assert {method.small for method in made if method.up.startswith("rd(")} == {"auto"}
+
+
+def test_tune_names_what_its_report_recommends_where_that_is_another() -> None:
+    """The terminal has the most accurate method within the budget, the report the cheapest within a point of float32."""
+    names = [
+        Method(name, "fedavg", up) for name, up in (("float32", "raw"), ("gentle", "fp16"), ("harsh", "qsgd(1) | rans"))
+    ]
+    reached = [(0.95, 10.0), (0.949, 5.0), (0.945, 0.1)]
+    rows = [
+        summary.Row(m, a, None, mb, 10.0, 32.0, 10 / mb, 0.1, 0.1, False, (a,))
+        for m, (a, mb) in zip(names, reached, strict=True)
+    ]
+    said = tune._text(rows, [], 6.0)
+    assert "best under 6 MB: gentle, 94.9%" in said
+    assert "The report recommends harsh: 94.5% with 0.100 MB up. Use qsgd(1) | rans" in said
+    assert "The report recommends" not in tune._text(rows[:2], [], 6.0)
 
 
 def test_what_tune_prints_to_paste_is_the_method() -> None:

@@ -135,6 +135,11 @@ def test_items_of_a_torch_dataset_are_fetched_when_they_are_trained_with() -> No
     assert same[0]["model_sha256"] == same[1]["model_sha256"]
 
 
+def test_a_libsvm_file_needs_no_folder_before_its_name() -> None:
+    Path("mine.svm").write_text("".join(f"{i % 2} 1:{i} 2:{-i}\n" for i in range(60)))
+    assert load("mine.svm").info.input_shape == load("./mine.svm").info.input_shape == (2,)
+
+
 def test_bytes_are_standardised_as_brightnesses() -> None:
     np.savez("bytes.npz", x=RNG.integers(256, size=(40, 1, 4, 4)).astype(np.uint8), y=Y[:40])
     data = load("bytes.npz")

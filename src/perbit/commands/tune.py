@@ -148,11 +148,18 @@ def _result(rows: Sequence[Row], tried: Sequence[Tried], budget_mb: float) -> di
     return {**recipe.keys(_tuned(best)), **reached, "method": recipe.everything(_tuned(best)), **more}
 
 
+def _cheaper(rows: Sequence[Row], best: Row) -> str:
+    """The report recommends what sends least within a point of float32: that may be another method."""
+    other = summary.recommended(rows)
+    if other is None or other is best:
+        return ""
+    return f"\nThe report recommends {other.method.name}: {other.accuracy_text} with {other.mb_up:.3f} MB up. {summary.advice(rows)}"
+
+
 def _text(rows: Sequence[Row], tried: Sequence[Tried], budget_mb: float) -> str:
     """All that was tried, float32 and the last ones over all seeds, and the best method complete: what table.txt holds, too."""
     best = chosen(rows, budget_mb)
-    said = (
-        f"best under {budget_mb:g} MB: {best.accuracy_text} with {best.mb_up:.3f} MB up. {' '.join(_told(rows, best))}"
-    )
+    reached = f"{best.accuracy_text} with {best.mb_up:.3f} MB up"
+    said = f"best under {budget_mb:g} MB: {best.method.name}, {reached}. {' '.join(_told(rows, best))}{_cheaper(rows, best)}"
     forms = [f"{where}:\n\n{code}" for where, code in recipe.everything(_tuned(best)).items()]
     return "\n\n".join([tried_table(tried), summary.table(rows), f"{said}\nTo paste:", *forms]) + "\n"
