@@ -191,8 +191,11 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("saved")
 def test_diff_and_apply_on_files_with_their_metadata(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", "old.safetensors", "new.safetensors", "-o", "d.pbit"]) == 0
-    assert "exact" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "exact" in said
+    assert "\n7 tensors, " in said  # metadata are none
     assert main(["apply", "old.safetensors", "d.pbit", "-o", "got.safetensors"]) == 0
+    assert "got.safetensors: 7 tensors, digest" in capsys.readouterr().out
     with safe_open("got.safetensors", "np") as file:
         assert file.metadata() == {"step": "2"}
     got, meant = (files.read_tensors(Path(name)) for name in ("got.safetensors", "new.safetensors"))
@@ -260,6 +263,14 @@ def test_inspect_says_what_a_delta_leads_from_and_to(capsys: pytest.CaptureFixtu
     sent = {tensor["name"]: (tensor["how"], tensor.get("spec")) for tensor in info["tensors"]}
     assert sent == {"large": ("added", "uniform(4) | rans"), "small": ("steps", None), "half": ("same", None)}
     assert sum(info["parts"].values()) + info["header_bytes"] + info["checksum_bytes"] == info["n_bytes"]
+
+
+@pytest.mark.usefixtures("saved")
+def test_a_delta_is_not_decoded_but_applied(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", "old.safetensors", "new.safetensors", "-o", "d.pbit"]) == 0
+    assert main(["decode", "d.pbit"]) == 2
+    assert "d.pbit is a delta; make the new model with: perbit apply OLD d.pbit -o NEW" in capsys.readouterr().err
+    assert not Path("d.npz").exists()
 
 
 def test_a_model_is_no_delta(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

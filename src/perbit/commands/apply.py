@@ -11,6 +11,7 @@ from perbit.commands.common import (
     EXIT_OK,
     as_json,
     check_free,
+    count_tensors,
     force_option,
     json_option,
     say,
@@ -50,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     files.write_tensors(options.output, new[""] if set(new) == {""} else new, suffix)
     result = delta.about(data)["result"]
     about = {"output": str(options.output), "n_tensors": len(new), "result": result}
-    said = f"{options.output}: {len(new)} tensors, digest {result[:16]}… as it was meant"
+    said = f"{options.output}: {count_tensors(new)}, digest {result[:16]}… as it was meant"
     say(as_json(about) if options.json else said, options.output)
     return EXIT_OK
 

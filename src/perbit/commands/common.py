@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,16 @@ def human_bytes(n_bytes: float) -> str:
 def tensor_label(name: str) -> str:
     """A tensor's name for people; what a .safetensors file says of itself is none."""
     return "(metadata of the file)" if name == METADATA else printable(name, 200)
+
+
+def count_tensors(names: Iterable[str]) -> str:
+    """How many tensors a file holds, in words.
+
+    >>> count_tensors(["w", "b", METADATA]), count_tensors([""])
+    ('2 tensors', '1 tensor')
+    """
+    n = sum(name != METADATA for name in names)
+    return f"{n} tensor{'s' * (n != 1)}"
 
 
 def print_json(value: Any) -> None:

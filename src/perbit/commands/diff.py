@@ -11,6 +11,7 @@ from perbit.commands.common import (
     EXIT_OK,
     as_json,
     check_free,
+    count_tensors,
     force_option,
     human_bytes,
     json_option,
@@ -51,7 +52,8 @@ def run(options: argparse.Namespace) -> int:
     files.write_atomically(options.output, lambda file: file.write(made))
     about = delta.about(made)
     n_bytes = sum(x.nbytes for x in new.values())
-    kinds = [how for *_, how in about["tensors"]]
+    names = [name for name, *_ in about["tensors"]]
+    kinds = [how for name, *_, how in about["tensors"] if name != files.METADATA]
     if options.json:
         sizes = {"input_bytes": n_bytes, "n_bytes": len(made), "ratio": n_bytes / len(made)}
         say(as_json({"output": str(options.output), **sizes, **about}), options.output)
@@ -59,5 +61,5 @@ def run(options: argparse.Namespace) -> int:
     said = "exact" if about["exact"] else f"the differences of {kinds.count('added')} tensors by {options.spec}"
     smaller = f"{human_bytes(n_bytes)} → {human_bytes(len(made))} ({n_bytes / len(made):.1f} x smaller, {said})"
     say(f"{options.output}: {smaller}", options.output)
-    say(f"{len(kinds)} tensors, {kinds.count('same')} the same, {kinds.count('whole')} sent whole", options.output)
+    say(f"{count_tensors(names)}, {kinds.count('same')} the same, {kinds.count('whole')} sent whole", options.output)
     return EXIT_OK
