@@ -9,15 +9,15 @@ import signal
 import socket
 import tempfile
 import time
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from queue import Empty
 from typing import Any, NamedTuple
 
 import ray
-from ray.exceptions import NodeDiedError, OutOfMemoryError, RayError, RayTaskError, WorkerCrashedError
-from ray.util.queue import Queue
+from ray.exceptions import ActorDiedError, NodeDiedError, OutOfMemoryError, RayError, RayTaskError, WorkerCrashedError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from perbit.errors import PerbitError
 from perbit.files import FileError, make_folder, write_atomically
@@ -40,6 +40,35 @@ class Piece(NamedTuple):
     data: bytes | None
 
 
+class News(NamedTuple):
+    """What a run tells: where it is, or the files it has written. `at_try` says which try of the job tells it."""
+
+    job: int
+    at_try: int
+    said: Report | list[Piece]
+
+
+class Mailbox:
+    """Where runs leave what they tell, until the driver fetches all of it at once. Neither side ever waits for the other."""
+
+    def __init__(self) -> None:
+        self.waiting: list[News] = []
+
+    def put(self, news: News) -> None:
+        self.waiting.append(news)
+
+    def take(self) -> list[News]:
+        taken, self.waiting = self.waiting, []
+        return taken
+
+
+def mailbox_here() -> Any:
+    """A mailbox on the driver's own node: no other node takes it along when it goes."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    actor: Any = ray.remote(num_cpus=0)(Mailbox)
+    return actor.options(scheduling_strategy=here).remote()
+
+
 def run_all(jobs: Sequence[Job], address: str, show: Show) -> list[Outcome]:
     """All outcomes, in the order of the jobs; the first error stops everything. Whoever ends this process ends the runs."""
     _connect(jobs, address)
@@ -59,7 +88,10 @@ def _connect(jobs: Sequence[Job], address: str) -> None:
     on_kill = signal.getsignal(signal.SIGTERM)
     try:
         _knock(address)
-        ray.init(address=address, runtime_env=environment, log_to_driver=False, logging_level=logging.ERROR)
+        with warnings.catch_warnings(
+            action="ignore", category=FutureWarning
+        ):  # Ray's tips are not for the users of perbit
+            ray.init(address=address, runtime_env=environment, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, ValueError, RuntimeError, RayError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise PerbitError(f"there is no Ray cluster to be had at {address}: {reason}") from None
@@ -92,7 +124,7 @@ class _Runs:
 
     def __init__(self, jobs: Sequence[Job], show: Show) -> None:
         self.jobs, self.show = list(jobs), show
-        self.post = Queue(actor_options={"num_cpus": 0})
+        self.mailbox = mailbox_here()
         self.remote = ray.remote(num_cpus=1, max_retries=0)(_run_there)
         self.tries = [0] * len(jobs)
         for job in self.jobs:
@@ -105,7 +137,7 @@ class _Runs:
         outcomes: dict[int, Outcome] = {}
         while running:
             done, _ = ray.wait(list(running), timeout=SECONDS_BETWEEN_LOOKS)
-            self.read_post()
+            self.fetch()
             for task in done:
                 index = running.pop(task)
                 try:
@@ -120,7 +152,7 @@ class _Runs:
         self.tries[index] += 1
         job = self.jobs[index]
         files = news(job.folder, {}) if job.resume else []
-        return self.remote.remote(index, job, files, self.post, versions())
+        return self.remote.remote(index, self.tries[index], job, files, self.mailbox, versions())
 
     def start_again(self, index: int, error: Exception) -> Any:
         """From the last files that came."""
@@ -132,17 +164,15 @@ class _Runs:
         self.jobs[index] = replace(self.jobs[index], resume=True)
         return self.start(index)
 
-    def read_post(self) -> None:
-        try:
-            while True:
-                told = self.post.get_nowait()
-                if isinstance(told, Report):
-                    self.show(told)
-                else:
-                    index, pieces = told
-                    keep(self.jobs[index].folder, pieces)
-        except Empty:
-            pass
+    def fetch(self) -> None:
+        """Show and keep what the runs have told, but not what comes late from a try that was lost."""
+        for index, at_try, said in ray.get(self.mailbox.take.remote()):
+            if at_try != self.tries[index]:
+                continue
+            if isinstance(said, Report):
+                self.show(said)
+            else:
+                keep(self.jobs[index].folder, said)
 
 
 def _explained(error: RayError) -> Exception:
@@ -151,6 +181,8 @@ def _explained(error: RayError) -> Exception:
         return cause
     if "No module named 'perbit" in str(error):
         return PerbitError("a node of the cluster has no perbit: install the same version on every node")
+    if isinstance(error, ActorDiedError):
+        return PerbitError("the cluster ended the process through which runs report; go on with --resume")
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return PerbitError(f"a run failed on the cluster: {lines[-1] if isinstance(error, RayTaskError) else lines[0]}")
 
@@ -211,8 +243,26 @@ def _forget(folder: Path) -> None:
 # --- on a node -------------------------------------------------------------------------------------------------------
 
 
+class _Sender:
+    """A run's way to the mailbox. Only one letter is under way at a time: a slow driver gets fewer of them, and no run waits for it."""
+
+    def __init__(self, mailbox: Any, job: int, at_try: int) -> None:
+        self.mailbox, self.job, self.at_try = mailbox, job, at_try
+        self.under_way: list[Any] = []
+
+    def is_free(self) -> bool:
+        return not self.under_way or bool(ray.wait(self.under_way, timeout=0)[0])
+
+    def send(self, said: Report | list[Piece]) -> None:
+        self.under_way = [self.mailbox.put.remote(News(self.job, self.at_try, said))]
+
+    def finish(self) -> None:
+        """Until the last letter has arrived: what a run returns is newer."""
+        ray.get(self.under_way)
+
+
 def _run_there(
-    index: int, job: Job, files: Sequence[Piece], post: Queue, expected: Mapping[str, str]
+    index: int, at_try: int, job: Job, files: Sequence[Piece], mailbox: Any, expected: Mapping[str, str]
 ) -> tuple[Outcome, list[Piece]]:
     """One run in a folder of this node; gives the outcome and the last files."""
     for name, version in versions().items():
@@ -225,15 +275,21 @@ def _run_there(
         keep(Path(folder), files)
         sent: dict[str, tuple[int, int]] = {}
         due = {"report": 0.0, "files": time.monotonic() + SECONDS_BETWEEN_POSTS}
+        sender = _Sender(mailbox, index, at_try)
 
         def tell(report: Report) -> None:
             now = time.monotonic()
-            if report.done == report.rounds or now >= due["report"]:
-                due["report"] = now + SECONDS_BETWEEN_LOOKS
-                post.put(report)
-            if now >= due["files"]:
+            if report.done == report.rounds:
+                sender.send(report)
+            elif not sender.is_free():
+                return
+            elif now >= due["files"]:
                 due["files"] = now + SECONDS_BETWEEN_POSTS
-                post.put((index, news(Path(folder), sent)))
+                sender.send(news(Path(folder), sent))
+            elif now >= due["report"]:
+                due["report"] = now + SECONDS_BETWEEN_LOOKS
+                sender.send(report)
 
         outcome = run_job(index, replace(job, folder=Path(folder)), tell)
+        sender.finish()
         return outcome, news(Path(folder), sent)
