@@ -106,7 +106,7 @@ class Channel(ABC):
     def send(self, x: Any, state: State, seed: int) -> Sent:
         """Encode x. The same x, state and seed give the same frame; each number of a sequence draws its own randomness."""
         sent = self.send_flat(state.layout.flatten(x), state, seed)
-        return sent._replace(value=state.layout.unflatten(sent.value))
+        return Sent(sent.frame, state.layout.unflatten(sent.value), sent.state)
 
     def send_flat(self, x: F32, state: State, seed: int) -> Sent:
         """The same for all values as one vector, which spares copies."""

@@ -20,7 +20,7 @@ from perbit.frame import payload, wire
 from perbit.frame.header import DIGEST_BYTES, MAGIC, STATEFUL, Entry, stateful_head, write_message
 from perbit.frame.seal import SEAL_BYTES, seal, unsealed
 from perbit.kernels.api import F32
-from perbit.plan.plan import PlanLike, as_plan
+from perbit.plan.plan import Chooser, PlanLike, as_plan
 from perbit.randomness import fold, key_from_seed
 
 _SEQUENCE_AT = len(MAGIC) + 2  # magic, version, flags
@@ -44,9 +44,41 @@ class Blueprint:
         return expected_values(shape for _, shape in self.layout.tensors)
 
 
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """What was found out about a plan and a layout, which it keeps alive: as long as it is known, their ids are theirs."""
+
+    plan: PlanLike
+    layout: Layout
+    chooser: Chooser
+
+    @cached_property
+    def looks_at_values(self) -> bool:
+        return self.chooser.looks_at_values
+
+    @cached_property
+    def blueprint(self) -> Blueprint:
+        return _blueprint(self.plan, repr(self.plan), self.layout)
+
+
+_known: dict[tuple[int, int], _Known] = {}
+_MOST_KNOWN = 256
+
+
+def _look_up(plan: PlanLike, layout: Layout) -> _Known:
+    """By identity: writing and hashing a plan costs more than coding a small vector."""
+    key = id(plan), id(layout)
+    found = _known.get(key)
+    if found is None:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        found = _known[key] = _Known(plan, layout, as_plan(plan))
+    return found
+
+
 def blueprint(plan: PlanLike, layout: Layout) -> Blueprint:
     """What frames of this plan have in common, as far as it can be known without their values."""
-    return _blueprint(plan, repr(plan), layout)
+    return _look_up(plan, layout).blueprint
 
 
 @lru_cache(maxsize=256)
@@ -58,10 +90,10 @@ def _blueprint(plan: PlanLike, written: str, layout: Layout) -> Blueprint:
 
 def blueprint_for(plan: PlanLike, layout: Layout, flat: F32, seed: int) -> Blueprint:
     """The blueprint of one frame: for most plans the same as ever, for those that look at values a new one."""
-    chooser = as_plan(plan)
-    if chooser.looks_at_values:
-        return _made(layout, chooser.codecs(layout.split(flat), seed))
-    return blueprint(plan, layout)
+    known = _look_up(plan, layout)
+    if known.looks_at_values:
+        return _made(layout, known.chooser.codecs(layout.split(flat), seed))
+    return known.blueprint
 
 
 def _made(layout: Layout, codecs: Mapping[str, Codec]) -> Blueprint:

@@ -1,4 +1,4 @@
-"""A short cut for the commonest small frame: one vector, QSGD with one norm, then a symbol coder.
+"""Short cuts for the commonest small frames: one vector, raw, or by QSGD with one norm and a symbol coder.
 
 The same kernels and the same coder run, so the bytes are those of the long way (a test compares them); what is left out is
 the machinery around them, which for a few hundred values costs far more than the coding itself. The sender's value comes
@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from perbit.coding.bits import Reader, Writer
-from perbit.coding.codec import Pipeline, Rest, SymbolCoder
+from perbit.coding.bits import Reader, Writer, bytes_of
+from perbit.coding.codec import Pipeline, Rest, SymbolCoder, checked_finite
 from perbit.coding.families.entropy import Pack
+from perbit.coding.families.formats import Raw
 from perbit.coding.families.qsgd import Qsgd, bucket_scales, write_norms
 from perbit.coding.values import Floats, Prior, symbol_dtype
 from perbit.errors import DecodeError
@@ -24,9 +26,40 @@ from perbit.kernels.api import F32
 from perbit.randomness import fold
 
 
+class Shortcut(Protocol):
+    """What a short cut does."""
+
+    def encode(self, x: F32, out: Writer, key: int) -> F32 | None:
+        """Write the payload of x and give its decoded value; None if x is not finite (the long way has the words for it)."""
+        ...
+
+    def decode(self, src: Reader) -> F32:
+        """Read what `encode` wrote."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
-class Shortcut:
-    """Everything about one codec and one length that does not change from frame to frame."""
+class AsItIs:
+    """A raw vector of one length."""
+
+    n: int
+
+    def encode(self, x: F32, out: Writer, key: int) -> F32 | None:
+        if K.scan(x)[2]:
+            return None
+        out.section(bytes_of(x.astype("<f4", copy=False)))
+        return x.copy()
+
+    def decode(self, src: Reader) -> F32:
+        data = src.section("values")
+        if len(data) != 4 * self.n:
+            raise DecodeError(f"expected {4 * self.n} bytes, got {len(data)}")
+        return checked_finite(np.frombuffer(data, "<f4").astype(np.float32))
+
+
+@dataclass(frozen=True, eq=False)
+class OneNorm:
+    """Everything about one QSGD, its coder and one length that does not change from frame to frame."""
 
     n: int
     quantizer: Qsgd
@@ -36,7 +69,6 @@ class Shortcut:
     table: F32
 
     def encode(self, x: F32, out: Writer, key: int) -> F32 | None:
-        """Write the payload of x and give its decoded value; None if x is not finite (the long way has the words for it)."""
         if K.scan(x)[2]:
             return None
         levels, n = self.quantizer.levels, self.n
@@ -51,7 +83,6 @@ class Shortcut:
         return value
 
     def decode(self, src: Reader) -> F32:
-        """Read what `encode` wrote."""
         data = src.section("norms")
         if len(data) != 4:
             raise DecodeError(f"qsgd: 1 norms need 4 bytes, got {len(data)}")
@@ -66,6 +97,8 @@ class Shortcut:
 def shortcut_for(pipeline: Pipeline, n: int) -> Shortcut | None:
     """The short cut for a pipeline, where there is one."""
     first = pipeline.stages[0]
+    if isinstance(first, Raw) and 0 < n <= CHUNK and len(pipeline.stages) == 1:
+        return AsItIs(n)
     fits = isinstance(first, Qsgd) and 0 < n <= CHUNK and (first.bucket == 0 or first.bucket >= n)
     if not fits or len(pipeline.stages) > 2 or not isinstance(first, Qsgd):
         return None
@@ -74,4 +107,4 @@ def shortcut_for(pipeline: Pipeline, n: int) -> Shortcut | None:
     s = first.levels
     table = (np.arange(-s, s + 1) / s).astype(np.float32)
     prior = first.quantize(Floats(np.zeros(n, np.float32)), 0).prior
-    return Shortcut(n, first, rest, coder, prior, table)
+    return OneNorm(n, first, rest, coder, prior, table)

@@ -37,6 +37,9 @@ def rebuilt(like: Memory, arrays: Iterable[F32]) -> Memory:
 
 def freeze(memory: Memory) -> Memory:
     """Make every array read-only: a state is a value."""
-    for array in leaves(memory):
-        array.flags.writeable = False
+    for part in memory:
+        if isinstance(part, np.ndarray):
+            part.flags.writeable = False
+        elif part:
+            freeze(part)
     return memory

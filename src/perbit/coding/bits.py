@@ -11,6 +11,7 @@ from perbit.coding.cost import UNLIMITED, Budget, Cost
 from perbit.errors import DecodeError
 
 Piece = bytes | bytearray | memoryview
+_BYTES = [bytes([value]) for value in range(0x80)]
 
 
 def bytes_of(array: NDArray[Any]) -> memoryview:
@@ -24,6 +25,8 @@ def varint(value: int) -> bytes:
     >>> varint(300).hex()
     'ac02'
     """
+    if 0 <= value < 0x80:
+        return _BYTES[value]
     if value < 0:
         raise ValueError(f"a varint holds no negative number, got {value}")
     out = bytearray()
@@ -110,9 +113,19 @@ class Reader:
         return value
 
     def section(self, name: str) -> memoryview:
-        n_bytes = self.varint(f"length of section {name!r}")
+        n_bytes, at = self._length(name), self.position
         self.sections.append((name, n_bytes))
-        return self.take(n_bytes, f"section {name!r}")
+        if n_bytes > self.remaining:
+            self.take(n_bytes, f"section {name!r}")  # says what is missing
+        self.position = at + n_bytes
+        return self.view[at : self.position]
+
+    def _length(self, name: str) -> int:
+        """Of most sections it is one byte."""
+        if self.remaining and (byte := self.view[self.position]) < 0x80:
+            self.position += 1
+            return byte
+        return self.varint(f"length of section {name!r}")
 
     def end(self) -> None:
         if self.remaining:

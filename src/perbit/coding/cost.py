@@ -54,8 +54,13 @@ class Budget:
     """What the decoding of one frame may still take."""
 
     def __init__(self, memory: int, operations: int) -> None:
-        self.limits = Cost(memory, operations)
+        self.max_memory, self.max_operations = memory, operations
         self.held = self.memory = self.operations = 0
+
+    @property
+    def limits(self) -> Cost:
+        """The most of both that may be taken."""
+        return Cost(self.max_memory, self.max_operations)
 
     @classmethod
     def of_frame(
@@ -64,20 +69,19 @@ class Budget:
         """The budget of a frame of so many bytes, of which so many values are expected; the caller's own limits come first."""
         first = min(n_bytes, FIRST_BYTES)
         paid = PER_BYTE * first + PER_FURTHER_BYTE * (n_bytes - first)
-        memory, operations = (free + paid + each * expected for free, each in zip(FREE, PER_VALUE, strict=True))
         return cls(
-            memory if max_memory is None else max_memory,
-            operations if max_operations is None else max_operations,
+            FREE[0] + paid + PER_VALUE[0] * expected if max_memory is None else max_memory,
+            FREE[1] + paid + PER_VALUE[1] * expected if max_operations is None else max_operations,
         )
 
     def spend(self, cost: Cost) -> None:
         """Pay for what is about to be done."""
         self.memory += cost.memory
         self.operations += cost.operations
-        if self.memory > self.limits.memory:
-            raise LimitError(_refusal("bytes of memory", self.memory, self.limits.memory, "max_memory"))
-        if self.operations > self.limits.operations:
-            raise LimitError(_refusal("operations", self.operations, self.limits.operations, "max_operations"))
+        if self.memory > self.max_memory:
+            raise LimitError(_refusal("bytes of memory", self.memory, self.max_memory, "max_memory"))
+        if self.operations > self.max_operations:
+            raise LimitError(_refusal("operations", self.operations, self.max_operations, "max_operations"))
 
     @property
     def left(self) -> Cost:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -119,17 +118,20 @@ def add(src: Reader, entry: Entry, out: F32 | Afar, weight: float) -> None:
         raise DecodeError(f"cannot add {entry.dtype} values to floats")
 
 
-@contextmanager
-def decoding() -> Iterator[None]:
+class decoding:  # noqa: N801 - reads as a word; a class, since a generator costs more than a small tensor
     """Whatever a decoder stumbles over is the frame's fault, and said so; numbers may overflow without a warning."""
-    try:
-        with np.errstate(all="ignore"):
-            yield
-    except DecodeError:
-        raise
-    except MemoryError as error:
-        raise LimitError(
-            "this machine has not the memory that the frame takes; pass a smaller max_memory to refuse it earlier"
-        ) from error
-    except (ValueError, OverflowError, IndexError) as error:
-        raise DecodeError(f"malformed frame: {error}") from error
+
+    def __enter__(self) -> None:
+        self._quiet = np.errstate(all="ignore")
+        self._quiet.__enter__()
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._quiet.__exit__(kind, error, trace)
+        if error is None or isinstance(error, DecodeError):
+            return
+        if isinstance(error, MemoryError):
+            raise LimitError(
+                "this machine has not the memory that the frame takes; pass a smaller max_memory to refuse it earlier"
+            ) from error
+        if isinstance(error, ValueError | OverflowError | IndexError):
+            raise DecodeError(f"malformed frame: {error}") from error

@@ -195,13 +195,14 @@ class Protocol:
             before = places.get(client.index)
             sent = self.downlink.deliver(server.downlink, before, client.index, fold(seed, _DOWN))
             self.downlink.release(server.downlink, before)
-            server = replace(server, downlink=sent.side)
+            if sent.side is not server.downlink:
+                server = replace(server, downlink=sent.side)
             places.put(client.index, sent.place)
             key = (id(client.downlink), sent.start, *map(id, sent.frames))
             if key not in accepted:
                 accepted[key] = self.accept(client.downlink, list(sent.frames), sent.start, server.previous)
             held, point = accepted[key]
-            after = replace(client, point=point, downlink=held, round=server.round)
+            after = Client(client.index, client.layout, point, client.uplink, held, server.round)
             delivered[i] = Delivered(sent.frames, server, after, sent.start == Start.RESET)
         server = replace(server, places=places.settled())
         return server, {i: got._replace(server=server) for i, got in delivered.items()}
@@ -218,7 +219,8 @@ class Protocol:
     def respond(self, client: Client, gradient: Any, seed: int) -> Response:
         """Send a gradient, or w - w_local after local steps: whatever the server is to subtract."""
         sent = self.uplink.send(gradient, client.uplink, up_seed(seed, client.index))
-        return Response(sent.frame, replace(client, uplink=sent.state))
+        at = Client(client.index, client.layout, client.point, sent.state, client.downlink, client.round)
+        return Response(sent.frame, at)
 
     def advance(self, server: Server, frames: Mapping[int, bytes], step: Step, seed: int) -> Server:
         """Decode and average the clients' frames, step (by -step·mean, or as an optimiser says), and publish what goes down."""
@@ -343,7 +345,7 @@ class Average:
 
     def _whole(self, layout: Layout, flat: F32) -> F32:
         """Some tensors of the model as a vector of all, zero elsewhere."""
-        if layout == self.server.layout:
+        if layout is self.server.layout or layout == self.server.layout:
             return flat
         found, whole = layout.split(flat), np.zeros(self.server.layout.n, np.float32)
         for name, part in self.server.layout.split(whole).items():

@@ -17,6 +17,7 @@ from perbit.kernels.api import F32, Symbols
 
 MAX_LEVELS = 2047  # 2·levels + 1 symbols; the entropy coders' alphabets end at 4096
 _FLOAT_MAX = np.finfo(np.float32).max
+_SURE = np.float32(1e-30)  # whatever is larger divides any number of levels to a float32
 
 
 @register
@@ -105,6 +106,8 @@ def read_norms(src: Reader, n: int, bucket: int, codec: str) -> F32:
 
 def bucket_scales(norms: F32, levels: int) -> F32:
     """levels/norm; 0 for a norm so small that the quotient is no float32 (such values decode to zero)."""
+    if norms.size == 1 and norms[0] > _SURE:
+        return np.float32(levels) / norms
     with np.errstate(divide="ignore", over="ignore"):
         scales = np.float32(levels) / norms
     scales[~np.isfinite(scales)] = 0
