@@ -147,6 +147,19 @@ def test_the_largest_step_separates_convergence_from_divergence() -> None:
     assert not module.converges(problem, "mcm", 8 / problem.smoothness, 0)
 
 
+def test_both_budgets_of_fig_3_share_their_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same settings and seed only."""
+    module = script("m22/fig3.py")
+    monkeypatch.setattr(module, "RESULTS", tmp_path)
+    task, run = asdict(Task(data="digits")), {"method": "float32", "seed": 1, "history": [1], "shapes": []}
+    content = json.loads(json.dumps({"settings": {"budget": 664, **task}, "runs": [run]}))
+    (tmp_path / "m22_fig3_664.json").write_text(json.dumps(content))
+    assert module.other_budgets(task, 996, 1) == {"history": [1], "shapes": []}
+    assert module.other_budgets(task, 996, 0) is None
+    assert module.other_budgets({**task, "rounds": 7}, 996, 1) is None
+    assert module.other_budgets(task, 664, 1) is None
+
+
 def test_every_run_of_the_plan_has_its_script_and_its_claims() -> None:
     plan, deep = script("run.py"), script("deep.py")
     names = [run.name for run in plan.PLAN]

@@ -15,6 +15,7 @@ from perbit.kernels.api import F32
 from perbit.plan import Plan, hold
 from perbit.sim.federated import Task
 from perbit.sim.verdicts import Claim
+from perbit_papers import training
 from perbit_papers.budgets import WithinBudget
 from perbit_papers.series import Contest, series
 from perbit_papers.training import train
@@ -40,6 +41,32 @@ def test_fits_are_held_from_one_epoch_to_the_next() -> None:
     assert history[-1]["accuracy"] > 0.5 > history[0]["accuracy"]
     assert 0 < history[1]["bytes_up"] < history[-1]["bytes_up"] < history[-1]["bytes_down"] / 4
     assert train(task, 0, first, lambda epoch, mean: None)[1] == history[1]
+
+
+def test_methods_that_have_sent_the_same_so_far_train_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the first round all do; from then on each goes its own way, and comes out as if it had trained alone."""
+    trained: list[int] = []
+    alone = training._Run._trained
+
+    def counted(run: Any, before: Any, index: int, seed: int) -> Any:
+        trained.append(index)
+        return alone(run, before, index, seed)
+
+    monkeypatch.setattr(training._Run, "_trained", counted)
+    task = Task(data="digits", model="mlp", clients=2, rounds=2, local_epochs=1, batch=36)
+
+    def run(spec: str, fresh: bool = False) -> Any:
+        if fresh:
+            monkeypatch.setattr(training, "_TRAINED", training._Earliest(most=0))
+        trained.clear()
+        return train(task, 7, Direct(spec), lambda epoch, mean: None)
+
+    run("raw")
+    assert len(trained) == 4
+    together = run("fp16")
+    assert len(trained) == 2
+    assert run("fp16", fresh=True) == together
+    assert len(trained) == 4
 
 
 def test_messages_stay_within_the_budget_and_fill_it() -> None:

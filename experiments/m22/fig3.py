@@ -3,14 +3,18 @@
     python experiments/m22/fig3.py --budget 664 [--seeds 0 1 2] [--rounds 10]        results/m22_fig3_664.json
 
 One threshold for the whole model, as the authors' code sorts all layers together; no entropy coder; Adam 1e-4, two users, three local epochs,
-4000 pictures a user. mw-L₂ three times: fitted to the kept values in every message, fitted to all values, and frozen (shape and scale of
-every layer) after the first round, the boot-up phase. One core, about 14 minutes a run; can be killed, the same command goes on.
+ten rounds. mw-L₂ three times: fitted to the kept values in every message, fitted to all values, and frozen (shape and scale of every layer)
+after the first round, the boot-up phase.
+
+99 % of the time is training, at 300 to 450 pictures a second on one core. By default every user has 2000 pictures (`--samples 8000`: 4000), so that
+a run takes about five minutes. Can be killed; the same command goes on. float32 is run for one of the budgets and serves both.
 
 The tests are stated in `claims`: the mean accuracy of the last third of the rounds, paired over seeds, one-sided, level .05.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -75,8 +79,20 @@ def schedule(name: str, budget: int, shapes: list[dict[str, float]]) -> tuple[Ch
     return Direct(plan), refit
 
 
+def other_budgets(task: dict[str, Any], budget: int, seed: int) -> dict[str, Any] | None:
+    """The float32 run of another budget, which has nothing to do with it."""
+    same = json.loads(json.dumps(task))
+    for path in (RESULTS / f"m22_fig3_{other}.json" for other in BUDGETS if other != budget):
+        found = json.loads(path.read_text("utf-8")) if path.is_file() else {"settings": {}, "runs": []}
+        is_alike = {**found["settings"], "budget": 0} == {**same, "budget": 0}
+        for run in found["runs"] if is_alike else []:
+            if (run["method"], run["seed"]) == ("float32", seed):
+                return {"history": run["history"], "shapes": run["shapes"]}
+    return None
+
+
 def main() -> None:
-    parser = options(__doc__ or "", model="cnn", samples=8000)
+    parser = options(__doc__ or "", model="cnn", samples=4000)
     parser.add_argument("--budget", type=int, choices=list(BUDGETS), default=664, help="kbit a message")
     parser.add_argument("--rounds", type=int, default=10)
     chosen = parser.parse_args()
@@ -86,6 +102,8 @@ def main() -> None:
     )  # fmt: skip
 
     def one(name: str, seed: int) -> dict[str, Any]:
+        if name == "float32" and (known := other_budgets(asdict(task), chosen.budget, seed)):
+            return known
         shapes: list[dict[str, float]] = []
         return {"history": train(task, seed, *schedule(name, chosen.budget, shapes)), "shapes": shapes}
 
