@@ -62,25 +62,8 @@ def _claims(script: str, minutes: float, makes: str, *more: str) -> Planned:
 
 
 DATA = os.environ.get("PERBIT_DATA", str(Path.home() / ".cache" / "perbit"))
-STATISTICS = (
-    sys.executable,
-    "-m",
-    "perbit.cli",
-    "compare",
-    str(HERE / "co3/statistics.toml"),
-    "--statistics",
-    "--resume",
-    "--processes",
-    "1",
-)
 PLAN = [
-    Planned(
-        "A",
-        "co3-statistics",
-        150,
-        (*STATISTICS, "-o", "perbit-runs/co3-statistics"),
-        "perbit-runs/co3-statistics/results.json",
-    ),
+    Planned("A", "co3-statistics", 150, _script("co3/statistics.py"), "results/co3_statistics.json"),
     Planned("B", "co3-training", 120, _script("co3/training.py"), "results/co3_training.json"),
     Planned("C", "m22-fig3-664", 100, _script("m22/fig3.py", "--budget", "664"), "results/m22_fig3_664.json"),
     Planned("C", "m22-fig3-996", 85, _script("m22/fig3.py", "--budget", "996"), "results/m22_fig3_996.json"),

@@ -160,6 +160,52 @@ def test_both_budgets_of_fig_3_share_their_float32(tmp_path: Path, monkeypatch: 
     assert module.other_budgets(task, 664, 1) is None
 
 
+def test_statistics_through_training_are_judged_by_layer_and_epoch(tmp_path: Path) -> None:
+    module = script("co3/statistics.py")
+    text = """
+title = "small"
+seeds = [0]
+[task]
+data = "digits"
+model = "mlp"
+clients = 1
+rounds = 80
+local_epochs = 0
+batch = 144
+server_rate = 0.1
+[[methods]]
+name = "float32"
+protocol = "sgd"
+[[methods]]
+name = "fp4"
+protocol = "co3"
+up = "fp(2, 1) | huffman"
+decay = 0.7
+"""
+    (tmp_path / "small.toml").write_text(text)
+    cli.main(
+        [
+            "compare",
+            str(tmp_path / "small.toml"),
+            "-o",
+            str(tmp_path / "runs"),
+            "--statistics",
+            "--processes",
+            "1",
+            "--no-report",
+        ]
+    )
+    plain, corrected = (module.recorded(tmp_path / "runs", part) for part in ("g", "g+m"))
+    assert set(corrected) == {"1.weight"} < set(plain)  # the second layer is small and goes raw
+    assert all(len(lines) == 8 for lines in plain.values())  # 1437 samples, 144 in a round
+    assert all("l1_memory" in line for lines in corrected.values() for line in lines)
+    found = module.judged(tmp_path / "runs")
+    assert len(found["verdicts"]) == 6
+    assert "of 2 layers" in found["verdicts"][3]["found"]
+    variances = [epoch["variance"] for epoch in found["layers"]["g"]["1.weight"]]
+    assert found["verdicts"][3]["agrees"] == (variances[0] > variances[-1])
+
+
 def test_every_run_of_the_plan_has_its_script_and_its_claims() -> None:
     plan, deep = script("run.py"), script("deep.py")
     names = [run.name for run in plan.PLAN]

@@ -1,7 +1,7 @@
 """Statistics through training: how one client's updates are distributed, layer by layer, once an epoch (`perbit compare --statistics`).
 
 For the update g and, where the uplink has an error memory m with decay γ, for g + γm, which is what is quantized: the fitted GenNorm, its W₂
-distance and those of the normal and the Laplace distribution, the excess kurtosis; and the mean magnitudes of g and of m.
+distance and those of the normal and the Laplace distribution, the excess kurtosis, mean and variance; and the mean magnitudes of g and of m.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def described(x: F32) -> dict[str, float] | None:
     fitted = fit(values).dist
     families = {"normal": fit_normal(values), "laplace": fit_laplace(values), "gennorm": fitted}
     distances = {family: wasserstein(values, dist, p=2) for family, dist in families.items()}
-    found = {"beta": fitted.beta, "alpha": fitted.alpha, "kurtosis": kurtosis(values), **distances}
+    moments = {"mean": np.mean(values, dtype=np.float64), "variance": np.var(values, dtype=np.float64)}
+    found = {"beta": fitted.beta, "alpha": fitted.alpha, "kurtosis": kurtosis(values), **moments, **distances}
     return {key: float(value) for key, value in found.items()}
 
 
