@@ -36,7 +36,7 @@ def test_a_line_for_every_layer_and_epoch(tmp_path: Path) -> None:
     last = found[-1]
     assert last["l1_memory"] > 0
     assert last["g+m"] != last["g"]
-    assert {"beta", "alpha", "kurtosis", "normal", "laplace", "gennorm"} == last["g"].keys()
+    assert {"beta", "alpha", "kurtosis", "mean", "variance", "normal", "laplace", "gennorm"} == last["g"].keys()
 
 
 def test_without_a_memory_there_is_only_the_update(tmp_path: Path) -> None:
