@@ -177,7 +177,7 @@ VARIANTS = (
     Variant("the whole codec"),
     Variant("no low rank", encoder=partial(coder, "rd(step=?, rank=0)")),
     Variant("right vectors not fitted again", first_partners),
-    Variant("no transform of kernels", lambda: [patch.object(planes, "is_worth_it", lambda planes: False)]),
+    Variant("no transform of kernels", lambda: [patch.object(planes, "is_worth_it", lambda energies: False)]),
     Variant("no classes of planes", lambda: [patch.object(tensor, "CLASSES", 1)]),
     Variant(
         "no adaptive coder",

@@ -20,7 +20,7 @@ static nb::bytes to_bytes(const Bytes& data) { return nb::bytes(data.data(), dat
 
 static nb::tuple bind_choose_components(Array<const float> sent, Array<const double> sigma, Array<const float> values,
                                         Array<const float> left, Array<const float> right, Array<const float> noise,
-                                        size_t strong, double energy, double unit, size_t rows, size_t columns) {
+                                        size_t strong, double energy, double unit, double largest, size_t rows, size_t columns) {
     const Span vectors(sent), sampled(values), l(left), r(right), normal(noise);
     const Span s(sigma);
     require(s.size >= 1 && s.size <= 64 && rows <= MAX_LENGTH && columns <= MAX_LENGTH, "there must be 1 to 64 components");
@@ -31,7 +31,7 @@ static nb::tuple bind_choose_components(Array<const float> sent, Array<const dou
     require(strong <= sampled_rows && sampled_rows <= rows, "there are too many sampled rows");
     require(normal.size >= std::max(sampled.size, rows + columns), "there is too little noise");
     const ComponentSample sample{vectors.data, sampled.data, l.data, r.data, normal.data, s.data, s.size, sampled_rows, sampled_columns,
-                                 strong, rows, columns, energy, unit};
+                                 strong, rows, columns, energy, unit, largest};
     const Judgement found = unlocked([&] { return Judge(sample).best(); });
     return nb::make_tuple(found.rank, found.coarse, found.error, found.bits);
 }
@@ -59,6 +59,22 @@ static void bind_trellis_decode(Array<const S> symbols, Array<const int8_t> shif
     TrellisFit fit{};
     std::copy_n(s.data, PART_SHIFTS, fit.shifts);
     unlocked([&] { decode_symbols(in.data, in.size, fit, sizeof(S) == 1 ? ZERO_OF_BYTES : ZERO_OF_WORDS, to.data); });
+}
+
+static float bind_less_products(Array<const float> values, double unit, Array<float> products) {
+    const Span in(values);
+    const Span to(products);
+    require_same_length(in.size, to.size);
+    const float times = float(unit);
+    uint32_t largest = 0;
+    unlocked([&] {
+        for (size_t i = 0; i < in.size; i++) {
+            to.data[i] = in.data[i] * times - to.data[i];
+            const uint32_t magnitude = std::bit_cast<uint32_t>(to.data[i]) & 0x7fffffff;
+            largest = magnitude > largest ? magnitude : largest;
+        }
+    });
+    return largest < 0x7f800000 ? std::bit_cast<float>(largest) : 0.0f;
 }
 
 // Shapes are (planes, rows, columns); the transform is empty where there are no frequencies.
@@ -91,6 +107,7 @@ void bind_rd(nb::module_& m) {
     m.def("write_stream", &bind_write_stream<uint16_t>);
     m.def("trellis_decode", &bind_trellis_decode<uint8_t>);
     m.def("trellis_decode", &bind_trellis_decode<uint16_t>);
+    m.def("less_products", &bind_less_products);
     m.def("decode_tensor", &bind_decode_tensor);
 }
 

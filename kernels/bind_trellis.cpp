@@ -109,16 +109,29 @@ static void bind_add_pairs(Array<const float> left, Array<const float> right, ui
     PERBIT_CALL(add_pairs, l.data, r.data, l.size / rows, rows, columns, to.data);
 }
 
-static void bind_mix_planes(Array<const float> matrix, Array<const float> planes, Array<float> out) {
-    const Span m(matrix);
-    const Span in(planes);
-    const Span to(out);
-    const size_t taps = size_t(std::sqrt(double(m.size)) + 0.5);
-    require(taps >= 1 && taps <= 256 && taps * taps == m.size, "the matrix must be square, of at most 256 taps");
+// The side of the matrix between frequencies and taps.
+static size_t taps_of(const Span<const float>& matrix, const Span<const float>& in, const Span<float>& to) {
+    const size_t taps = size_t(std::sqrt(double(matrix.size)) + 0.5);
+    require(taps >= 1 && taps <= 256 && taps * taps == matrix.size, "the matrix must be square, of at most 256 taps");
     require(in.size % taps == 0, "planes must be whole");
     require_same_length(in.size, to.size);
+    return taps;
+}
+
+static void bind_mix_planes(Array<const float> matrix, Array<const float> planes, Array<float> out) {
+    const Span m(matrix), in(planes);
+    const Span to(out);
+    const size_t taps = taps_of(m, in, to);
     nb::gil_scoped_release released;
     PERBIT_CALL(mix_planes, m.data, in.data, taps, in.size / taps, to.data);
+}
+
+static void bind_split_planes(Array<const float> matrix, Array<const float> values, Array<float> out) {
+    const Span m(matrix), in(values);
+    const Span to(out);
+    const size_t taps = taps_of(m, in, to);
+    nb::gil_scoped_release released;
+    PERBIT_CALL(split_planes, m.data, in.data, taps, in.size / taps, to.data);
 }
 
 template <class S>
@@ -138,6 +151,7 @@ void bind_trellis(nb::module_& m) {
     m.def("trellis_fit", &bind_trellis_fit, array("x"), nb::arg("wide"), nb::arg("with_shifts"), array("shifts"), array("rates"));
     m.def("scalar_cost", &bind_scalar_cost, array("x"), array("noise"), nb::arg("scale"), nb::arg("sigma"), nb::arg("rounding"));
     m.def("add_pairs", &bind_add_pairs, array("left"), array("right"), nb::arg("rows"), nb::arg("columns"), array("out"));
+    m.def("split_planes", &bind_split_planes, array("matrix"), array("values"), array("out"));
     m.def("mix_planes", &bind_mix_planes, array("matrix"), array("planes"), array("out"));
 }
 

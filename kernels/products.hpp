@@ -55,6 +55,25 @@ void add_pairs(const float* left, const float* right, size_t count, size_t rows,
     }
 }
 
+// Values of as many taps, side by side, become planes of frequencies: by sums in the order of the taps.
+void split_planes(const float* matrix, const float* values, size_t taps, size_t n, float* planes) {
+    constexpr size_t STRETCH = 64, MOST_TAPS = 256;
+    float turned[MOST_TAPS * STRETCH];
+    for (size_t begin = 0; begin < n; begin += STRETCH) {
+        const size_t width = std::min(STRETCH, n - begin);
+        for (size_t i = 0; i < width; i++)
+            for (size_t tap = 0; tap < taps; tap++) turned[tap * STRETCH + i] = values[(begin + i) * taps + tap];
+        for (size_t row = 0; row < taps; row++) {
+            float* to = planes + row * n + begin;
+            std::fill(to, to + width, 0.0f);
+            if (width == STRETCH)
+                add_row<STRETCH>(matrix + row * taps, 1, turned, taps, STRETCH, width, to);
+            else
+                add_row<0>(matrix + row * taps, 1, turned, taps, STRETCH, width, to);
+        }
+    }
+}
+
 // Values of `taps` frequencies, plane after plane, become those of as many taps, side by side: one pass, by sums in the order of the planes.
 void mix_planes(const float* matrix, const float* planes, size_t taps, size_t n, float* out) {
     constexpr size_t STRETCH = 64;

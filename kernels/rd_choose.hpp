@@ -17,7 +17,7 @@ struct ComponentSample {
     const float *sent, *values, *left, *right, *noise;
     const double* sigma;
     size_t count, sampled_rows, sampled_columns, strong, rows, columns;
-    double energy, unit;
+    double energy, unit, largest;
 };
 
 // So many components, their vectors so coarse; the error and the bits of everything, about.
@@ -92,7 +92,7 @@ private:
         const double noise = vectors.error / (double(in_.rows) * double(in_.columns));
         const double unit = in_.unit * correction(rank);
         for (const Group& group : groups_) {
-            const Cost cost = each_value(part(rank, group), group.rows * in_.sampled_columns, unit, noise, unit);
+            const Cost cost = each_value(part(rank, group), group.rows * in_.sampled_columns, unit, noise, unit * in_.largest);
             total.error += group.stands_for * cost.error;
             total.bits += group.stands_for * cost.bits;
         }

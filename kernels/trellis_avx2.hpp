@@ -9,7 +9,8 @@ namespace perbit::PERBIT_ARCH {
 
 struct TrellisVectors {
     __m256 inverse, low, high, slope, zero_shift, zero_rate;
-    __m256 shifts[2], rates[2];
+    __m256 shifts[2], rates[2];            // of j = -4 .. 3
+    __m256 near_shifts[2], near_rates[2];  // of j mod 8
     __m256i zero;
 
     explicit TrellisVectors(const TrellisModel& model)
@@ -19,6 +20,8 @@ struct TrellisVectors {
         for (int parity = 0; parity < 2; parity++) {
             shifts[parity] = _mm256_loadu_ps(model.shifts[parity]);
             rates[parity] = _mm256_loadu_ps(model.rates[parity]);
+            near_shifts[parity] = _mm256_permute2f128_ps(shifts[parity], shifts[parity], 1);
+            near_rates[parity] = _mm256_permute2f128_ps(rates[parity], rates[parity], 1);
         }
     }
 
@@ -44,18 +47,57 @@ inline LevelVector nearest_levels(__m256 away, const TrellisVectors& v, const Sh
     return {j, _mm256_add_ps(_mm256_mul_ps(error, error), rate)};
 }
 
+// Whether all values, and their negatives, have their levels among those with shifts and rates of their own.
+inline bool are_near(__m256 in_steps) {
+    constexpr float REACH = 14.0f;
+    const __m256 size = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), in_steps);
+    return _mm256_movemask_ps(_mm256_cmp_ps(size, _mm256_set1_ps(REACH), _CMP_GT_OQ)) == 0;
+}
+
+// As nearest_levels for values that are near. The lowest bits of j + ROUNDER are those of j, and look up eight entries by j mod 8.
+template <class Shifts, class Rates>
+inline LevelVector near_levels(__m256 away, const Shifts& shifts, const Rates& rates) {
+    const __m256 rounder = _mm256_set1_ps(ROUNDER);
+    const __m256 raised = _mm256_add_ps(_mm256_mul_ps(away, _mm256_set1_ps(0.25f)), rounder);
+    const __m256 j = _mm256_sub_ps(raised, rounder);
+    const __m256i index = _mm256_castps_si256(raised);
+    const __m256 error = _mm256_sub_ps(_mm256_sub_ps(away, _mm256_mul_ps(_mm256_set1_ps(4.0f), j)), shifts(index));
+    return {j, _mm256_add_ps(_mm256_mul_ps(error, error), rates(index))};
+}
+
 inline __m256 zero_cost(__m256 even_away, const TrellisVectors& v) {
     const __m256 error = _mm256_sub_ps(even_away, v.zero_shift);
     return _mm256_add_ps(_mm256_mul_ps(error, error), v.zero_rate);
 }
 
+template <bool NEAR>
 inline __m256 branch_cost(__m256 x, int parity, const TrellisVectors& v) {
     const __m256 away = _mm256_sub_ps(x, _mm256_set1_ps(parity ? 2.5f : 0.5f));
-    const auto shifts = [&](__m256i index) { return _mm256_permutevar8x32_ps(v.shifts[parity], index); };
-    const auto rates = [&](__m256i index) { return _mm256_permutevar8x32_ps(v.rates[parity], index); };
-    const __m256 cost = nearest_levels(away, v, shifts, rates).cost;
+    const auto look_up = [](__m256 table) { return [=](__m256i index) { return _mm256_permutevar8x32_ps(table, index); }; };
+    const __m256 cost = NEAR ? near_levels(away, look_up(v.near_shifts[parity]), look_up(v.near_rates[parity])).cost
+                             : nearest_levels(away, v, look_up(v.shifts[parity]), look_up(v.rates[parity])).cost;
     return parity ? cost : _mm256_min_ps(zero_cost(away, v), cost);
 }
+
+// What levels of even and odd k cost, in either half.
+struct BranchCosts {
+    __m256 of[2][2];
+
+    BranchCosts(__m256 value, const TrellisVectors& v) {
+        if (are_near(value)) fill<true>(value, v);
+        else fill<false>(value, v);
+    }
+
+private:
+    template <bool NEAR>
+    void fill(__m256 value, const TrellisVectors& v) {
+        const __m256 turned = _mm256_xor_ps(value, _mm256_set1_ps(-0.0f));
+        unroll<2>([&](auto parity) {
+            of[0][parity] = branch_cost<NEAR>(value, parity, v);
+            of[1][parity] = branch_cost<NEAR>(turned, parity, v);
+        });
+    }
+};
 
 // The lowest byte of each lane.
 inline void store_bytes(__m256i values, uint8_t* out) {
@@ -71,16 +113,14 @@ inline void store_symbols(__m256i values, uint16_t* out) {
 template <size_t LANES>
 void forward_vectors(TrellisPaths<LANES>& paths, const float* x, const TrellisVectors& v, uint8_t* choices) {
     for (size_t lane = 0; lane + 8 <= LANES; lane += 8) {
-        const __m256 value = v.in_steps(x + lane), turned = _mm256_xor_ps(value, _mm256_set1_ps(-0.0f));
-        const __m256 branch[2][2] = {{branch_cost(value, 0, v), branch_cost(value, 1, v)},
-                                     {branch_cost(turned, 0, v), branch_cost(turned, 1, v)}};
+        const BranchCosts branch(v.in_steps(x + lane), v);
         __m256 before[TRELLIS_STATES];
         unroll<TRELLIS_STATES>([&](auto s) { before[s] = _mm256_loadu_ps(&paths.costs[s][lane]); });
         __m256i chosen = _mm256_setzero_si256();
         unroll<TRELLIS_STATES>([&](auto s) {
             constexpr uint32_t state = s;
-            const __m256 first = _mm256_add_ps(before[state_before(state, 0)], branch[state >> 2][parity_before(state, 0)]);
-            const __m256 second = _mm256_add_ps(before[state_before(state, 1)], branch[state >> 2][parity_before(state, 1)]);
+            const __m256 first = _mm256_add_ps(before[state_before(state, 0)], branch.of[state >> 2][parity_before(state, 0)]);
+            const __m256 second = _mm256_add_ps(before[state_before(state, 1)], branch.of[state >> 2][parity_before(state, 1)]);
             const __m256i is_second = _mm256_castps_si256(_mm256_cmp_ps(second, first, _CMP_LT_OQ));
             chosen = _mm256_or_si256(chosen, _mm256_and_si256(is_second, _mm256_set1_epi32(1 << state)));
             _mm256_storeu_ps(&paths.costs[state][lane], _mm256_min_ps(second, first));
@@ -98,8 +138,9 @@ inline __m256i symbols_of(__m256 in_steps, __m256i half, __m256i parity, const T
     const auto pick = [&](const __m256 (&of)[2], __m256i index) {
         return _mm256_blendv_ps(_mm256_permutevar8x32_ps(of[0], index), _mm256_permutevar8x32_ps(of[1], index), is_odd);
     };
-    const LevelVector nearest = nearest_levels(
-        away, v, [&](__m256i index) { return pick(v.shifts, index); }, [&](__m256i index) { return pick(v.rates, index); });
+    const auto look_up = [&](const __m256 (&of)[2]) { return [&](__m256i index) { return pick(of, index); }; };
+    const LevelVector nearest = are_near(in_steps) ? near_levels(away, look_up(v.near_shifts), look_up(v.near_rates))
+                                                   : nearest_levels(away, v, look_up(v.shifts), look_up(v.rates));
     const __m256 zero_wins = _mm256_cmp_ps(zero_cost(even_away, v), nearest.cost, _CMP_LT_OQ);
     const __m256i is_zero = _mm256_andnot_si256(_mm256_srai_epi32(_mm256_castps_si256(is_odd), 31), _mm256_castps_si256(zero_wins));
     const __m256i j = _mm256_andnot_si256(is_zero, _mm256_cvtps_epi32(nearest.j));

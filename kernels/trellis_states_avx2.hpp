@@ -32,12 +32,12 @@ struct Eight {
 inline void branch_costs(const float* x, size_t n, const TrellisVectors& v, Branches* out) {
     for (size_t i = 0; i < n; i += 8) {
         const Eight eight(x + i, n - i);
-        const __m256 value = v.in_steps(eight.data), turned = _mm256_xor_ps(value, _mm256_set1_ps(-0.0f));
-        const __m256 even = branch_cost(value, 0, v), odd = branch_cost(value, 1, v);
-        const __m256 turned_even = branch_cost(turned, 0, v), turned_odd = branch_cost(turned, 1, v);
-        const __m256d low = _mm256_castps_pd(_mm256_unpacklo_ps(even, odd)), high = _mm256_castps_pd(_mm256_unpackhi_ps(even, odd));
-        const __m256d turned_low = _mm256_castps_pd(_mm256_unpacklo_ps(turned_even, turned_odd));
-        const __m256d turned_high = _mm256_castps_pd(_mm256_unpackhi_ps(turned_even, turned_odd));
+        const BranchCosts costs(v.in_steps(eight.data), v);
+        const auto pairs = [&](int half, bool upper) {
+            const __m256 even = costs.of[half][0], odd = costs.of[half][1];
+            return _mm256_castps_pd(upper ? _mm256_unpackhi_ps(even, odd) : _mm256_unpacklo_ps(even, odd));
+        };
+        const __m256d low = pairs(0, false), high = pairs(0, true), turned_low = pairs(1, false), turned_high = pairs(1, true);
         const __m256d rows[4] = {_mm256_unpacklo_pd(low, turned_low), _mm256_unpackhi_pd(low, turned_low),
                                  _mm256_unpacklo_pd(high, turned_high), _mm256_unpackhi_pd(high, turned_high)};
         unroll<4>([&](auto r) {

@@ -21,20 +21,16 @@ NATIVE = [name for name in kernels.available() if name != "numpy"]
 # Kernels that are handed the caller's own memory, which its other threads may change: they make indexes only of what they have copied, or
 # of single values that any bits keep in range. All others work on arrays of perbit's own, and may check first and use then.
 SEE_THE_CALLERS_ARRAY = {
-    "bucket_norms", "crc32c", "lowfloat", "match_patterns", "moments", "quantize_codebook", "quantize_codebook_random",
-    "quantize_levels_random", "quantize_uniform", "quantize_uniform_random", "scalar_cost", "scan", "select_above", "to_half", "top_k",
+    "bucket_norms", "crc32c", "less_products", "lowfloat", "match_patterns", "moments", "quantize_codebook", "quantize_codebook_random",
+    "quantize_levels_random", "quantize_uniform", "quantize_uniform_random", "scalar_cost", "scan", "select_above", "split_planes", "to_half",
+    "top_k",
 }  # fmt: skip
 SEE_THE_CALLERS_FRAME = {
     "bloom_query", "counted_decode", "crc32c", "decode_tensor", "eliasfano_decode", "from_half", "gaps_decode", "golomb_decode", "huffman_decode",
     "huffman_decode_table", "levels_decode", "levels_decode_table", "rans_decode", "rans_decode_table", "rans_read_table", "unpack",
 }  # fmt: skip
-FUSED = (
-    "choose_components",
-    "decode_tensor",
-    "trellis_decode",
-    "write_part",
-    "write_stream",
-)  # many kernels in one call
+# Many kernels in one call.
+FUSED = ("choose_components", "decode_tensor", "less_products", "trellis_decode", "write_part", "write_stream")
 
 
 def watched(memory: np.ndarray, work: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> set[str]:

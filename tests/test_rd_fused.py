@@ -19,7 +19,7 @@ from perbit import kernels, parallel
 from perbit.coding.bits import Reader
 from perbit.coding.cost import Budget
 from perbit.coding.families.rd import judging, parts, streams, tensor, trellis
-from perbit.coding.families.rd.factors import Found
+from perbit.coding.families.rd.factors import Found, Matrix
 from perbit.kernels import CHUNK
 
 NATIVE = [name for name in kernels.available() if name != "numpy"]
@@ -86,7 +86,7 @@ MATRICES = {
 
 @pytest.mark.parametrize("name", MATRICES)
 def test_components_are_chosen_alike(name: str) -> None:
-    found = Found(MATRICES[name], 1.0, 64)
+    found = Found(Matrix(MATRICES[name], 1.0, 8.0), 64)
     ranks = set()
     for step in (1e-4, 0.01, 0.1, 0.5, 2.0, 20.0):
         rank, _, error, bits = in_all_ways(lambda step=step: _chosen(found, step), numpy_too=step == 0.1)
@@ -101,9 +101,9 @@ def _chosen(found: Found, step: float) -> tuple[int, int, float, float]:
 
 
 def test_what_cannot_be_judged_is_refused() -> None:
-    found = Found(MATRICES["low rank"], 1.0, 4)
+    found = Found(Matrix(MATRICES["low rank"], 1.0, 8.0), 4)
     sent, sigma, values, left, right = found.sample
-    numbers = 0, 1.0, 1.0, 60, 90
+    numbers = 0, 1.0, 1.0, 8.0, 60, 90
     with kernels.using(NATIVE[0]):
         for arrays in (
             (sent[1:], sigma, values, left, right),

@@ -81,8 +81,27 @@ def test_planes_are_mixed_in_one_order(taps: int, n: int) -> None:
     assert np.array_equal(on_all(call), total.T.reshape(-1))
 
 
+@pytest.mark.parametrize(("taps", "n"), [(1, 5), (3, 1), (9, 64), (9, 200), (25, 130), (256, 3), (4, 0)])
+def test_planes_are_split_in_one_order(taps: int, n: int) -> None:
+    """As sums of pairs of a column of the matrix and a tap of all kernels."""
+    matrix, values = normal(taps * taps), normal(taps * n, seed=1)
+
+    def call() -> Any:
+        out = np.full(taps * n, np.nan, np.float32)
+        K.split_planes(matrix, values, out)
+        return out
+
+    total = np.zeros((taps, n), np.float32)
+    for column, tap in zip(matrix.reshape(taps, taps).T, values.reshape(n, taps).T, strict=True):
+        total += column[:, None] * tap
+    assert np.array_equal(on_all(call), total.reshape(-1))
+
+
 def test_what_planes_cannot_be() -> None:
     out = np.zeros(12, np.float32)
+    fails_on_all(lambda: K.split_planes(normal(2), out, out), "the matrix must be square, of at most 256 taps")
+    fails_on_all(lambda: K.split_planes(normal(25), out, out), "planes must be whole")
+    fails_on_all(lambda: K.split_planes(normal(9), out, out[:9]), "array lengths differ")
     for size in (0, 2, 257 * 257):
         fails_on_all(
             lambda size=size: K.mix_planes(normal(size), out, out), "the matrix must be square, of at most 256 taps"

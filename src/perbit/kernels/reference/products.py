@@ -39,13 +39,26 @@ def add_pairs(left: F32, right: F32, rows: int, columns: int, out: F32) -> None:
             out.reshape(rows, columns)[lo : lo + step] += total
 
 
+def split_planes(matrix: F32, values: F32, out: F32) -> None:
+    taps = _taps(matrix, values, out)
+    out.fill(0)
+    if values.size:
+        turned, columns = matrix.reshape(taps, taps).T.reshape(-1), values.reshape(-1, taps).T.reshape(-1)
+        add_pairs(turned, columns, taps, values.size // taps, out)
+
+
 def mix_planes(matrix: F32, planes: F32, out: F32) -> None:
-    taps = math.isqrt(matrix.size)
-    square = 1 <= taps <= LARGEST_TAPS and taps * taps == matrix.size
-    require(square, "the matrix must be square, of at most 256 taps")
-    require(planes.size % taps == 0, "planes must be whole")
-    require_same_length(planes, out)
+    taps = _taps(matrix, planes, out)
     total = np.zeros((taps, planes.size // taps), np.float32)
     if planes.size:
         add_pairs(matrix, planes, taps, planes.size // taps, total.reshape(-1))
     out[:] = total.T.reshape(-1)
+
+
+def _taps(matrix: F32, values: F32, out: F32) -> int:
+    taps = math.isqrt(matrix.size)
+    square = 1 <= taps <= LARGEST_TAPS and taps * taps == matrix.size
+    require(square, "the matrix must be square, of at most 256 taps")
+    require(values.size % taps == 0, "planes must be whole")
+    require_same_length(values, out)
+    return taps

@@ -7,7 +7,7 @@ components, and one step serves them all. Where a residual follows that corrects
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from perbit.errors import DecodeError
 from perbit.kernels.api import F32
 from perbit.randomness import random_signs
 
-MOST, FEW = 64, 16  # components that are looked for, and at first where looking is expensive
+MOST, FEW = 64, 16  # components that are looked for, and at first where looking is expensive, then twice as many
 EXACT = 256  # rows or columns up to which the products of all pairs are made
 ALL = 2 * (FEW + 8)  # rows or columns up to which all components are found together
 _EXTRA, _PASSES = 8, 2
@@ -74,7 +74,7 @@ class Choice:
 
     @property
     def matrix(self) -> F32:
-        return self.found.matrix
+        return self.found.of.values
 
     @property
     def left(self) -> F32:
@@ -110,56 +110,74 @@ def _strongest(energies: F32, most: int) -> NDArray[np.int64]:
     return found if energies[found].sum() > 4 * most / energies.size * energies.sum() else found[:0]
 
 
-class Found:
-    """The largest components of a matrix, and a sample of it to judge what a residual costs."""
+class Matrix:
+    """What is found out once about a matrix of values up to about the largest; times the scale they are those that are meant."""
 
-    def __init__(self, matrix: F32, scale: float, most: int) -> None:
-        self.rows, self.columns = matrix.shape
-        self.scale, self.matrix = scale, matrix
-        is_tall = self.rows > self.columns
-        vectors, self.sigma = largest_components(matrix.T if is_tall else matrix, min(most, *matrix.shape))
+    def __init__(self, values: F32, scale: float, largest: float) -> None:
+        self.values, self.scale, self.largest = values, scale, largest
+        self.rows, self.columns = values.shape
+        self.is_tall = self.rows > self.columns
+        self.wide = values.T if self.is_tall else values
+        energies = np.einsum("ij,ij->i", values, values)
+        self.energy = float(energies.sum(dtype=np.float64))
         rows, columns = _spread(self.rows, _SAMPLE_ROWS), _spread(self.columns, _SAMPLE_COLUMNS)
-        energies = np.einsum("ij,ij->i", matrix, matrix)
-        self._energy = float(energies.sum(dtype=np.float64))
         strong = _strongest(energies, _SAMPLE_ROWS)
         if strong.size:
             strong = np.setdiff1d(strong, rows)
         # Rows with most of the energy are looked at by themselves: in an embedding all others may be zero.
-        self.strong, at = strong.size, np.concatenate([rows, strong])
+        self.strong, self.sampled_rows, self.sampled_columns = strong.size, np.concatenate([rows, strong]), columns
+        self.sample: F32 = values[self.sampled_rows[:, None], columns].reshape(-1)
+
+    @cached_property
+    def products(self) -> F32:
+        """Of all pairs of the shorter vectors."""
+        return self.wide @ self.wide.T
+
+
+class Found:
+    """The largest components of a matrix, at most so many, and a sample of it to judge what a residual costs."""
+
+    def __init__(self, of: Matrix, most: int) -> None:
+        self.of = of
+        vectors, self.sigma, self.is_all = largest_components(of, min(most, of.rows, of.columns))
         lengths: F32 = self.sigma[:, None].astype(np.float32)
-        scaled = vectors @ (matrix.T if is_tall else matrix)  # those of the other side
-        self.left = scaled / lengths if is_tall else vectors
-        self.right = vectors * lengths if is_tall else scaled
+        scaled = vectors @ of.wide  # those of the other side
+        self.left = scaled / lengths if of.is_tall else vectors
+        self.right = vectors * lengths if of.is_tall else scaled
         sent = np.concatenate([self.left * lengths, self.right], axis=1)
-        sample = matrix[np.ix_(at, columns)]
-        left, right = self.left[:, at].reshape(-1), self.right[:, columns].reshape(-1)
-        self.sample: judging.Sample = (sent.reshape(-1), self.sigma, sample.reshape(-1), left, right)
-        self._noise = judging.normal(max(sent.shape[1], sample.size))
+        left, right = self.left[:, of.sampled_rows].reshape(-1), self.right[:, of.sampled_columns].reshape(-1)
+        self.sample: judging.Sample = (sent.reshape(-1), self.sigma, of.sample, left, right)
+        self._noise = judging.normal(max(sent.shape[1], of.sample.size))
 
     def choice(self, step: float) -> tuple[Choice | None, float, float]:
         """The components worth sending at this step, if any; about how large the squared error becomes, in steps, and how many bits there are."""
-        unit = self.scale / step
+        of, unit = self.of, self.of.scale / step
         rank, index, error, bits = judging.choose_components(
-            *self.sample, self._noise, self.strong, self._energy, unit, self.rows, self.columns
+            *self.sample, self._noise, of.strong, of.energy, unit, of.largest, of.rows, of.columns
         )
         return Choice(self, rank, index, unit) if rank else None, error, bits
 
 
-def largest_components(matrix: F32, most: int) -> tuple[F32, F64]:
-    """Left singular vectors as rows, and singular values, nearly, of a matrix with no more rows than columns."""
-    width = min(most + _EXTRA, len(matrix))
-    if len(matrix) > EXACT:
-        basis = _subspace(matrix, width)
-        inside = basis.T @ matrix
+def largest_components(of: Matrix, most: int) -> tuple[F32, F64, bool]:
+    """Singular vectors of the shorter side as rows, and singular values, nearly; whether there are no others."""
+    width = min(most + _EXTRA, len(of.wide))
+    if len(of.wide) > EXACT:
+        basis = _subspace(of.wide, width)
+        inside = basis.T @ of.wide
         values, turn = np.linalg.eigh(inside @ inside.T)
         vectors: F32 | F64 = basis @ turn
     else:
-        values, vectors = _largest_of(matrix @ matrix.T, width)
-    sigma = np.sqrt(np.maximum(values[::-1][:most], 0)).astype(np.float64)
-    told_from_nothing = max(
-        1, int(np.count_nonzero(sigma > 1e-3 * sigma[0]))
-    )  # in single precision, squares below are noise
-    return np.ascontiguousarray(vectors.T[::-1][:told_from_nothing], np.float32), sigma[:told_from_nothing]
+        values, vectors = _largest_of(of.products, width)
+    sigma = np.sqrt(np.maximum(values[::-1], 0)).astype(np.float64)
+    # In single precision, squares below are noise.
+    told_from_nothing = max(1, int(np.count_nonzero(sigma > 1e-3 * sigma[0])))
+    count = min(told_from_nothing, most)
+    is_all = told_from_nothing < len(sigma) or len(sigma) == len(of.wide)
+    return (
+        np.ascontiguousarray(vectors.T[::-1][:count], np.float32),
+        sigma[:count],
+        count == told_from_nothing and is_all,
+    )
 
 
 def _largest_of(products: F32, width: int) -> tuple[F32 | F64, F32 | F64]:

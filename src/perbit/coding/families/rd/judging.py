@@ -58,7 +58,8 @@ def judged(values: F32, unit: float, noise: float, reach: float) -> tuple[float,
 
 @fused
 def choose_components(
-    sent: F32, sigma: F64, values: F32, left: F32, right: F32, noise: F32, strong: int, energy: float, unit: float, rows: int, columns: int
+    sent: F32, sigma: F64, values: F32, left: F32, right: F32, noise: F32, strong: int, energy: float, unit: float, largest: float,
+    rows: int, columns: int
 ) -> Judgement:  # fmt: skip
     """The components with the least error plus rate: how many, how coarse their vectors, and about the error and the bits of everything.
 
@@ -74,11 +75,12 @@ def choose_components(
         strong: how many rows of the sample, the last ones, stand for themselves; the others stand for all other rows.
         energy: squares of the whole matrix.
         unit: steps for each unit of the matrix.
+        largest: about the largest magnitude in the matrix.
         rows: of the matrix.
         columns: of the matrix.
     """
     del noise  # that of `normal`
-    judge = _Judge(sent, sigma, values, left, right, strong, energy, unit, rows, columns)
+    judge = _Judge(sent, sigma, values, left, right, strong, energy, unit, largest, rows, columns)
     found = {(0, 0): judge.judged(0, 0)}
 
     def look(rank: int, index: int) -> None:
@@ -107,9 +109,11 @@ class _Judge:
     """What components cost, and what a residual costs that has lost so many of them."""
 
     def __init__(
-        self, sent: F32, sigma: F64, values: F32, left: F32, right: F32, strong: int, energy: float, unit: float, rows: int, columns: int
+        self, sent: F32, sigma: F64, values: F32, left: F32, right: F32, strong: int, energy: float, unit: float, largest: float,
+        rows: int, columns: int
     ) -> None:  # fmt: skip
         self.sent, self.sigma, self.unit = sent.reshape(len(sigma), -1), sigma, unit
+        self.largest = largest
         self.rows, self.columns, self.energy = rows, columns, energy
         self.left, self.right = left.reshape(len(sigma), -1), right.reshape(len(sigma), -1)
         weak = self.left.shape[1] - strong
@@ -127,7 +131,7 @@ class _Judge:
         noise = vector_error / (self.rows * self.columns)
         unit = self.unit * self._correction(rank)
         for count, at in self.groups:
-            found = judged(self._residual(rank)[at].reshape(-1), unit, noise, unit)
+            found = judged(self._residual(rank)[at].reshape(-1), unit, noise, unit * self.largest)
             error, bits = error + count * found[0], bits + count * found[1]
         return self.columns * error, self.columns * bits + vector_bits
 

@@ -33,9 +33,10 @@ def taps_of(shape: Shape) -> Shape | None:
 
 
 def by_frequency(values: F32, taps: Shape) -> F32:
-    """Planes of a flat tensor."""
-    count = math.prod(taps)
-    return transform(taps) @ np.ascontiguousarray(values.reshape(-1, count).T)
+    """Planes of a flat tensor, by sums in a defined order."""
+    out = np.empty(values.size, np.float32)
+    K.split_planes(transform(taps).reshape(-1), values, out)
+    return out.reshape(math.prod(taps), -1)
 
 
 def by_tap(planes: F32, taps: Shape) -> F32:
@@ -51,9 +52,15 @@ def cost(taps: Shape, n: int) -> Cost:
     return Cost(12 * n + 32 * count**2, (4 + count // 4) * n + 8 * len(taps) * (count**2 + 1000))
 
 
-def is_worth_it(planes: F32) -> bool:
+def energies(planes: F32) -> tuple[F64, float]:
+    """Of each plane, and the largest magnitude of all."""
+    moments = [K.moments(plane) for plane in planes]
+    return np.array([each[2] for each in moments]), max(each[3] for each in moments)
+
+
+def is_worth_it(energies: F64) -> bool:
     """Whether frequencies differ in energy: one code for each then saves half the logarithm of the gain."""
-    energies = np.square(planes).mean(axis=1, dtype=np.float64) + 1e-30
+    energies = energies / energies.max() + 1e-30
     return float(energies.mean() / np.exp(np.log(energies).mean())) > _LEAST_GAIN
 
 

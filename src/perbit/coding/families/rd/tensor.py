@@ -25,7 +25,7 @@ from perbit.coding.families.rd.factors import Choice
 from perbit.coding.families.rd.trellis import SLOPE, largest_magnitude
 from perbit.coding.values import Shape, size
 from perbit.errors import DecodeError
-from perbit.kernels import CHUNK, K
+from perbit.kernels import CHUNK, K, fused
 from perbit.kernels.api import F32, U32
 from perbit.randomness import fold
 
@@ -34,6 +34,7 @@ CLASSES = 3  # of planes with about the same energy
 _FEWEST_IN_CLASS = 2048
 _SAMPLE = 4096  # values for an estimate
 _LARGEST_SUMMED = 1e36  # sums of larger values might overflow
+_MODERATE = 2.0**40  # the largest value, or the inverse of the smallest, whose squares need no scale
 _TINIEST = -120  # as a power of two: the inverse of a scale is a float32
 
 
@@ -45,7 +46,7 @@ class Tensor:
 
     def __init__(self, array: F32, most: int) -> None:
         self.flat, self.most, self.shape = array.reshape(-1), most, array.shape
-        self._looked: dict[int, factors.Found] = {}
+        self._looked: dict[int, factors.Found | None] = {}
         self._choices: dict[float, Judged | None] = {}
         self.slope = SLOPE  # what a bit may cost, in squares of the step: a residual that is not worth it is left out
         self._written: dict[tuple[float, int | None, float], list[Piece]] = {}
@@ -71,19 +72,27 @@ class Tensor:
         return self._moments[1]
 
     @cached_property
-    def _scale(self) -> float:
-        """A power of two above every value: divided by it, squares neither overflow nor vanish."""
+    def _top(self) -> float:
+        """A power of two above every value."""
         return float(2.0 ** max(_TINIEST, np.frexp(self.largest)[1])) if self.largest else 1.0
 
+    @property
+    def _scale(self) -> float:
+        """Divided by it, squares of values neither overflow nor vanish: 1 where they do neither anyway."""
+        return 1.0 if 1 / _MODERATE <= self._top <= _MODERATE else self._top
+
     @cached_property
-    def _planes(self) -> tuple[F32, bool]:
-        """The tensor, scaled, as planes; whether by frequency."""
-        scaled, taps = self.flat * np.float32(1 / self._scale), planes.taps_of(self.shape)
+    def _planes(self) -> Planes:
+        """The tensor, scaled, as planes."""
+        scaled, taps = self.flat, planes.taps_of(self.shape)
+        if self._scale != 1.0:
+            scaled = scaled * np.float32(1 / self._scale)
         if taps and 0 < self.largest < _LARGEST_SUMMED:
             found = planes.by_frequency(scaled, taps)
-            if planes.is_worth_it(found):
-                return found, True
-        return scaled[None], False
+            energies, largest = planes.energies(found)
+            if planes.is_worth_it(energies):
+                return Planes(found, True, largest * self._scale)
+        return Planes(scaled[None], False, self.largest)
 
     def _choice(self, step: float) -> Judged | None:
         """The components worth sending, if any are looked for: a search that has looked at a step mostly writes it too."""
@@ -92,25 +101,30 @@ class Tensor:
         return self._choices[step]
 
     def _chosen(self, step: float) -> Judged | None:
-        """Of a large matrix many components are looked for only if few are not enough."""
-        few = self._found(min(self.most, factors.FEW))
-        chosen = few.choice(step) if few else None
-        if chosen and chosen[0] and chosen[0].rank > factors.FEW / 2 and self.most > factors.FEW:
-            many = self._found(self.most)
-            chosen = many.choice(step) if many else None
+        """Of a large matrix more components are looked for only as long as most of those found are worth it."""
+        chosen: Judged | None = None
+        for most in (factors.FEW, 2 * factors.FEW, factors.MOST):
+            found = self._found(min(most, self.most))
+            chosen = found.choice(step) if found else None
+            if not (found and chosen and chosen[0]) or found.is_all or chosen[0].rank <= most / 2 or most >= self.most:
+                break
         return chosen
 
     def _found(self, most: int) -> factors.Found | None:
-        layout = Layout.of(self.shape, self._planes[1])
-        if not (
-            most and 0 < self.largest < _LARGEST_SUMMED and factors.may_pay(layout.rows, layout.planes * layout.columns)
-        ):
-            return None
-        if min(layout.rows, layout.planes * layout.columns) <= factors.ALL:
+        of = self._matrix
+        if of and min(of.rows, of.columns) <= factors.ALL:
             most = self.most  # they are found all together
         if most not in self._looked:
-            self._looked[most] = factors.Found(layout.matrix(self._planes[0]), self._scale, most)
+            self._looked[most] = factors.Found(of, most) if of and most else None
         return self._looked[most]
+
+    @cached_property
+    def _matrix(self) -> factors.Matrix | None:
+        """What components are looked for in, if that may pay."""
+        layout = Layout.of(self.shape, self._planes.by_frequency)
+        if 0 < self.largest < _LARGEST_SUMMED and factors.may_pay(layout.rows, layout.planes * layout.columns):
+            return factors.Matrix(layout.matrix(self._planes.values), self._scale, self._top / self._scale)
+        return None
 
     def estimate(self, step: float) -> tuple[float, float]:
         """About how large the squared error becomes at this step, and how many bytes there are; a small part of the work of `write`."""
@@ -164,27 +178,26 @@ class Tensor:
 
     def _prepared(self, step: float, far: float) -> Prepared:
         """Outliers and components written, and what is left over."""
-        outliers, components = Writer(), Writer()
-        values, by_frequency, whole = self._in_steps(step, far, outliers)
-        layout = Layout.of(self.shape, by_frequency)
-        head = _OUTLIERS * bool(outliers.pieces) + _BY_FREQUENCY * by_frequency
-        chosen = self._choice(step) if whole else None
-        if chosen and chosen[0]:
-            choice = chosen[0]
-            residual = _write_components(choice, values, layout, components)
-            if largest_magnitude(residual.reshape(-1)) <= far:
-                return Prepared(head + _COMPONENTS, [*outliers.pieces, *components.pieces], residual, layout)
-        return Prepared(head, outliers.pieces, values, layout)
-
-    def _in_steps(self, step: float, far: float, out: Writer) -> tuple[F32, bool, bool]:
-        """Append outliers; return planes in steps, whether they are by frequency, whether they are those that have components."""
         if self.largest > far * step:
-            return self._without_outliers(step, far, out)[None], False, False
-        scaled, by_frequency = self._planes
-        values = scaled * np.float32(self._scale / step)
-        if by_frequency and largest_magnitude(values.reshape(-1)) > far:
-            return (self.flat * np.float32(1 / step))[None], False, False
-        return values, by_frequency, True
+            outliers = Writer()
+            values = self._without_outliers(step, far, outliers)
+            return Prepared(_OUTLIERS, outliers.pieces, values[None], Layout.of(self.shape, False))
+        found = self._planes
+        if found.by_frequency and found.largest > far * step:
+            values = self.flat * np.float32(1 / step)
+            return Prepared(0, [], values[None], Layout.of(self.shape, False))
+        layout, head, unit = (
+            Layout.of(self.shape, found.by_frequency),
+            _BY_FREQUENCY * found.by_frequency,
+            self._scale / step,
+        )
+        chosen = self._choice(step)
+        if chosen and chosen[0]:
+            components = Writer()
+            products = _write_components(chosen[0], layout, components)
+            if less_products(found.values.reshape(-1), unit, products.reshape(-1)) <= far:
+                return Prepared(head + _COMPONENTS, components.pieces, products, layout)
+        return Prepared(head, [], found.values * np.float32(unit), layout)
 
     def _without_outliers(self, step: float, far: float, out: Writer) -> F32:
         """Values in steps; those too far out for any symbol are written as they are, and zero from here on."""
@@ -195,6 +208,22 @@ class Tensor:
         values = self.flat.copy()
         values[at] = 0
         return values * np.float32(1 / step)
+
+
+@fused
+def less_products(values: F32, unit: float, products: F32) -> float:
+    """In place of products, values times the unit less them; the largest magnitude of that, or 0 if not all are finite."""
+    np.subtract(values * np.float32(unit), products, out=products)
+    return largest_magnitude(products)
+
+
+@dataclass(frozen=True, eq=False)
+class Planes:
+    """Planes of a tensor, scaled; the largest magnitude, not scaled."""
+
+    values: F32
+    by_frequency: bool
+    largest: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,10 +270,9 @@ class Layout:
         """Right vectors of the matrix, plane by plane."""
         return np.ascontiguousarray(right.reshape(-1, self.planes, self.columns).transpose(1, 0, 2)).reshape(-1)
 
-    def without_products(self, left: F32, right: F32, values: F32) -> F32:
-        """Planes less what components stand for, nearly to the last bit: what is left over is rounded anyway."""
-        products: F32 = (left.T @ right.reshape(self.planes, -1, self.columns)).reshape(values.shape)
-        return np.subtract(values, products, out=products)
+    def products(self, left: F32, right: F32) -> F32:
+        """What components stand for, nearly to the last bit: what is left over is rounded anyway."""
+        return (left.T @ right.reshape(self.planes, -1, self.columns)).reshape(self.planes, -1)
 
     def add_products(self, left: F32, right: F32, out: F32) -> None:
         """Add what components stand for to planes."""
@@ -252,8 +280,8 @@ class Layout:
             K.add_pairs(left, vectors, self.rows, self.columns, plane)
 
 
-def _write_components(choice: Choice, values: F32, layout: Layout, out: Writer) -> F32:
-    """Append left vectors, and the right ones that suit them as they will be decoded; return what is left over."""
+def _write_components(choice: Choice, layout: Layout, out: Writer) -> F32:
+    """Append left vectors, and the right ones that suit them as they will be decoded; return what they stand for."""
     coarse, in_coarse = np.float32(choice.coarseness), np.float32(choice.unit / choice.coarseness)
     lengths = factors.rounded_lengths(choice.sigma / choice.coarseness)
     left = choice.left * lengths[:, None]
@@ -266,7 +294,7 @@ def _write_components(choice: Choice, values: F32, layout: Layout, out: Writer) 
     out.raw(bytes([choice.coarse_index]))
     out.raw(bytes_of(factors.short_floats(lengths)))
     part.write(0, parts.BLOCK, out)
-    return layout.without_products(left, part.decoded(1) * coarse, values)
+    return layout.products(left, part.decoded(1) * coarse)
 
 
 def _classes(values: F32, layout: Layout, out: Writer) -> list[F32]:
