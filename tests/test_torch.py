@@ -6,6 +6,7 @@ import io
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -415,3 +416,28 @@ def test_it_is_found_after_importing_perbit() -> None:
     code = "import sys, perbit; assert 'torch' not in sys.modules; perbit.torch.encode; assert 'torch' in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
     assert perbit.torch is pt
+
+
+def test_the_server_and_clients_of_the_docs_learn() -> None:
+    """The loop of docs/torch.md, as it stands there."""
+    page = (Path(__file__).parent.parent / "docs" / "torch.md").read_text()
+    code = page.split("## A server and its clients", 1)[1].split("```python\n", 1)[1].split("```", 1)[0]
+    rng = np.random.default_rng(0)
+    labels = rng.integers(4, size=400)
+    samples = np.eye(4, 40)[labels] * 3 + rng.normal(size=(400, 40))
+    x, y = torch.tensor(samples, dtype=torch.float32), torch.tensor(labels)
+
+    def train(model: torch.nn.Module, part: torch.Tensor) -> None:
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(5):
+            optimiser.zero_grad()
+            torch.nn.functional.cross_entropy(model(x[part]), y[part]).backward()  # type: ignore[no-untyped-call,unused-ignore]
+            optimiser.step()
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(40, 64), torch.nn.BatchNorm1d(64), torch.nn.ReLU(), torch.nn.Linear(64, 4)
+    )
+    parts = dict(zip("abc", torch.arange(400).chunk(3), strict=True))
+    exec(code, {"np": np, "torch": torch, "model": model, "parts": parts, "rounds": 6, "train": train})
+    assert (model.eval()(x).argmax(dim=1) == y).float().mean() > 0.9
