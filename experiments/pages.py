@@ -12,10 +12,12 @@ In a page, the text between <!--= WHAT NAME; MORE --> and <!--/--> is made here:
     excess                 MCM's table of excess losses, paper and ours
     means NAME             the mean excess losses of a convex run
     bytes NAME             how many fewer bytes MCM needs on a data set
+    down NAME              what each algorithm of a convex run sent down
     steps                  the largest converging steps
     ratios                 Theorem 9's ratios
     shapes NAME            the fitted shapes of M22 by round
     minutes NAME           what the plan expects
+    left                   what the plan still has to run, in hours
 
 NAME is a run of `experiments/run.py`, a folder of results/compare, or a JSON file of results.
 """
@@ -155,6 +157,22 @@ def minutes(name: str) -> str:
     return f"{_PLANNED[name].minutes:.0f} minutes on a quiet core"
 
 
+def left() -> str:
+    """What the plan still has to run, and how long that takes."""
+    hours = {run.name: (1 - _share_done(run.name)) * run.minutes / 60 for run in PLAN}
+    missing = {name: time for name, time in hours.items() if time}
+    shown = ", ".join(f"{name} {time:.1f}" for name, time in missing.items())
+    return f"{shown}; {sum(missing.values()):.0f} hours in all" if missing else "nothing"
+
+
+def _share_done(name: str) -> float:
+    sentences = outcome_of(name).sentences
+    if not (so_far := _fewest(sentences)):
+        return float(bool(sentences))
+    n, planned = map(int, so_far.split(" of "))
+    return n / planned
+
+
 def table(name: str) -> str:
     """Accuracies as the claims compare them: the mean of the last third of the evaluations."""
     runs = outcome_of(name).runs
@@ -220,6 +238,12 @@ def _mean(found: Outcome, algorithm: str) -> float:
     return statistics.fmean(run["excess"] for run in found.runs if run["method"] == algorithm)
 
 
+def down(name: str) -> str:
+    """What each algorithm sent down, with the first seed."""
+    found = outcome_of(name).content["results"]
+    return ", ".join(f"{run['algorithm']} {run['totals']['bytes_down'] / 1e3:.0f} kB" for run in found)
+
+
 def bytes_(name: str) -> str:
     found = outcome_of(f"convex-{name}").content["bytes_at_equal_loss"]
     return f"{found['ratio']:.1f} times fewer ({found['mcm_bytes'] / 1e6:.2f} MB against {found['sgd_bytes'] / 1e6:.2f} MB)"
@@ -267,7 +291,7 @@ def _block(text: str) -> str:
 
 MAKERS: dict[str, Callable[..., str]] = {
     "outcome": outcome, "seeds": seeds, "verdicts": verdicts, "minutes": minutes, "table": table, "excess": excess, "means": means,
-    "bytes": bytes_, "steps": steps, "ratios": ratios, "shapes": shapes,
+    "bytes": bytes_, "steps": steps, "ratios": ratios, "shapes": shapes, "left": left, "down": down,
 }  # fmt: skip
 
 

@@ -67,8 +67,8 @@ PLAN = [
     Planned("B", "co3-training", 120, _script("co3/training.py"), "results/co3_training.json"),
     Planned("C", "m22-fig3-664", 100, _script("m22/fig3.py", "--budget", "664"), "results/m22_fig3_664.json"),
     Planned("C", "m22-fig3-996", 85, _script("m22/fig3.py", "--budget", "996"), "results/m22_fig3_996.json"),
-    _deep("deepreduce-table2", "D", 25),
-    _deep("deepreduce-resnet20", "E", 160),
+    _deep("deepreduce-table2", "D", 75),
+    _deep("deepreduce-resnet20", "E", 480),
     _deep("deepreduce-ncf", "F", 20),
     Planned(
         "F",

@@ -79,9 +79,11 @@ def test_half_a_series_decides_nothing_and_its_end_changes_the_page(
     _write(f"INCONCLUSIVE: {claim} over 2 pairs, p = 0.01; 2 of 5 seeds so far", 3)
     assert "helps -->INCONCLUSIVE, 2 of 5 seeds so far<" in (half := _fresh(pages, page))
     assert "co3-training -->2<" in half
+    assert "co3-training 1.2," in pages.left()  # three fifths of 120 minutes
     _write(f"REPRODUCED: {claim} over 5 pairs, p = 0.01", 5)
     assert "helps -->REPRODUCED<" in (whole := _fresh(pages, half))
     assert "co3-training -->5<" in whole
+    assert "co3-training" not in pages.left()
     assert "| float32 | 5 | 52.0 ± 1.6 | 8 | 8 | 32.00 |" in pages.table("co3-training")
 
 

@@ -78,7 +78,7 @@ def described(x: F32) -> dict[str, float] | None:
     fitted = fit(values).dist
     families = {"normal": fit_normal(values), "laplace": fit_laplace(values), "gennorm": fitted}
     distances = {family: wasserstein(values, dist, p=2) for family, dist in families.items()}
-    moments = {"mean": np.mean(values, dtype=np.float64), "variance": np.var(values, dtype=np.float64)}
+    moments = {"mean": float(values.mean(dtype=np.float64)), "variance": float(values.var(dtype=np.float64))}
     found = {"beta": fitted.beta, "alpha": fitted.alpha, "kurtosis": kurtosis(values), **moments, **distances}
     return {key: float(value) for key, value in found.items()}
 
