@@ -60,6 +60,7 @@ def said_otherwise(**said: Any) -> Array:
     return Array(**{"dtype": array.dtype, "shape": array.shape, "stype": array.stype, "data": array.data, **said})
 
 
+HEADER_OF_A_TERABYTE = Array(np.zeros(1)).data.replace(b"(1,), }" + b" " * 12, b"(137438953472,), }" + b" ")
 ONES = np.ones(TARGET.shape)
 ATTACKS: dict[str, Attack] = {
     "weight: negative": metrics(num_examples=-20),
@@ -95,6 +96,7 @@ ATTACKS: dict[str, Attack] = {
     "arrays: no bytes": w(said_otherwise(data=b"")),
     "arrays: an archive": w(said_otherwise(data=b"PK\x05\x06" + bytes(18))),
     "arrays: a pickle": w(said_otherwise(data=b"\x80\x04N.")),
+    "arrays: a shape beyond all memory": w(said_otherwise(data=HEADER_OF_A_TERABYTE)),
     "arrays: a type that is none": w(said_otherwise(dtype="f4,(", shape=(1,))),
     "arrays: larger than it is said to be": w(said_otherwise(shape=(1, 1))),
     "nothing": lambda content: RecordDict(),
@@ -204,6 +206,19 @@ def test_what_is_undefined_at_many_nodes_leaves_out_nobody(tmp_path: Path) -> No
 
     grid = CompressedGrid(Network(app, (1, 2, 3, 4)))
     assert not any(reply.has_error() for reply in grid.send_and_receive(messages(1, 2, 3, 4), timeout=5))
+
+
+def test_replies_that_are_meant_to_differ_pass(tmp_path: Path) -> None:
+    """As the losses of all batches do, of which every node has another number: that is for a mean of the application's own."""
+    app = ClientApp(mods=[perbit_mod(tmp_path)])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        said = MetricRecord({"num-examples": 1, "losses": [0.5] * context.node_id})
+        return Message(RecordDict({"arrays": message.content["arrays"], "metrics": said}), reply_to=message)
+
+    grid = CompressedGrid(Network(app, (1, 2, 3)))
+    assert not any(reply.has_error() for reply in grid.send_and_receive(messages(1, 2, 3), timeout=5))
 
 
 def test_what_an_app_does_not_weigh_is_its_own(tmp_path: Path) -> None:

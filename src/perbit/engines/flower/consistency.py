@@ -19,6 +19,7 @@ NOT_FINITE = "a metric is not finite, which is finite at most nodes"
 TOO_HEAVY = "it claims far more examples than the others"
 MOST_EXAMPLES = 2.0**53  # beyond that no float counts
 _NUMPY = "numpy.ndarray"  # Flower's name of arrays that strategies read; others are of the application's own making
+UNKNOWN = BYTES, OTHER = "bytes", "dtypes that numpy has not"  # of which it is not looked at what they are
 Form = tuple[tuple[Any, ...], ...]
 
 
@@ -70,9 +71,12 @@ class Rounds:
         return found
 
     def _unlike(self, kind: str, replies: list[Message], n_asked: int) -> dict[int, str]:
-        """Those of another form than most; where as many have one form as another, the usual one is right, or the fuller one."""
+        """Those of another form than most; where as many have one form as another, the usual one is right, or the fuller one.
+        Where not even half of them agree, replies are meant to differ."""
         forms = {id(reply): _form(reply.content) for reply in replies}
         counts, before = Counter(forms.values()), self._usual.get(kind)
+        if 2 * max(counts.values()) < len(forms):
+            return {}
         if before is not None and n_asked > 1:  # one more vote, so that no node speaks for all that have not answered
             counts[before] += 1
         usual = max(counts, key=lambda form: (counts[form], form == before, self._is_weighed(form), len(form), form))
@@ -93,7 +97,9 @@ class Rounds:
 def _check_array(name: str, array: Array) -> None:
     try:
         x = array.numpy()
-        is_as_said = isinstance(x, np.ndarray) and x.shape == array.shape and x.dtype.kind == np.dtype(array.dtype).kind
+        is_as_said = (
+            isinstance(x, np.ndarray) and x.shape == array.shape and _kind(array)[0] in (x.dtype.kind, *UNKNOWN)
+        )
     except Exception as error:  # whatever the bytes are
         raise DecodeError(f"array {name!r} cannot be read: {error}") from error
     if not is_as_said:
@@ -128,12 +134,12 @@ def _counts(record: Any) -> bool:
 def _kind(array: Array) -> tuple[str, ...]:
     if array.stype != _NUMPY:
         return (array.stype,)
-    if array.dtype == "uint8" and len(array.shape) == 1:  # bytes, as of FedXgb's trees, are as many as they are
-        return ("bytes",)
+    if array.dtype == "uint8" and len(array.shape) == 1:  # as FedXgb's trees: as many as they are
+        return (BYTES,)
     try:
         return np.dtype(array.dtype).kind, str(array.shape)
     except (TypeError, ValueError, SyntaxError):
-        return "unknown", array.dtype
+        return OTHER, array.dtype
 
 
 def _not_finite(replies: list[Message]) -> dict[int, str]:
