@@ -2,7 +2,9 @@
 
 It is copied into the example as digits_app/gated_app.py. The gate is a folder: `ready-N` appears before round N, with the digests of
 what the server thinks its nodes hold, and the round waits for `go-N`; the last gate is after the last round. If `go-N` says "replay 7",
-node 7's answer in that round is replaced by its first one; "damage 7" damages it.
+node 7's answer in that round is replaced by its first one; "damage 7" damages it. "die pushed" kills this process within the round, as
+kill -9 does: when the first message was pushed ("one-pushed"), all were ("pushed"), answers have arrived that nobody has looked at
+("answered"), or all were taken, and there is no new model yet ("taken"). What went until then is in `traffic-dead`.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,8 @@ GATE = Path(os.environ.get("PERBIT_TEST_GATE", "."))
 app = ServerApp()
 orders: dict[int, str] = {}
 first_answers: dict[int, Any] = {}
+last_moment: list[str] = []
+grids: list[Any] = []  # perbit's, once it is there
 
 
 class GatedFedAvg(FedAvg):  # type: ignore[misc]
@@ -34,6 +39,10 @@ class GatedFedAvg(FedAvg):  # type: ignore[misc]
         orders.update(wait_at_gate(server_round, grid))
         return super().configure_train(server_round, arrays, config, grid)
 
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        die_at("taken")
+        return super().aggregate_train(server_round, replies)
+
     def start(self, grid: Any, *args: Any, **kwargs: Any) -> Any:
         result = super().start(grid, *args, **kwargs)
         wait_at_gate(kwargs["num_rounds"] + 1, grid)
@@ -42,6 +51,7 @@ class GatedFedAvg(FedAvg):  # type: ignore[misc]
 
 def wait_at_gate(number: int, grid: Any) -> dict[int, str]:
     """What the test orders for each node."""
+    grids[:] = [grid]
     members = set(grid._members)
     digests = {node: (grid.session.digest(node) or b"").hex() for node in members}
     (GATE / f"traffic-{number}").write_text(json.dumps(vars(grid.traffic)))
@@ -52,7 +62,15 @@ def wait_at_gate(number: int, grid: Any) -> dict[int, str]:
         time.sleep(0.05)
     while not members <= set(grid.get_node_ids()):  # on a busy machine nodes are taken for gone, and come back
         time.sleep(0.5)
-    return {int(node): order for order, node in map(str.split, go.read_text().splitlines())}
+    said = [line.split() for line in go.read_text().splitlines()]
+    last_moment[:] = [about for order, about in said if order == "die"]
+    return {int(about): order for order, about in said if order != "die"}
+
+
+def die_at(moment: str) -> None:
+    if last_moment == [moment]:
+        (GATE / "traffic-dead").write_text(json.dumps(vars(grids[0].traffic)))
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def meddled(reply: Message) -> Message:
@@ -77,6 +95,19 @@ def main(grid: Grid, context: Context) -> None:
     # a file of its own: what `flwr run --stream` shows may stop coming on a busy machine
     logging.getLogger("flwr").addHandler(logging.FileHandler(GATE.parent / "server.log"))
 
-    pull = grid.pull_messages
-    grid.pull_messages = lambda ids: [meddled(reply) for reply in pull(ids)]  # type: ignore[method-assign]
+    push, pull = grid.push_messages, grid.pull_messages
+
+    def pushed(messages: Any) -> Any:
+        numbers = push(messages)
+        die_at("one-pushed")
+        return numbers
+
+    def pulled(numbers: Any) -> Any:
+        die_at("pushed")
+        replies = [meddled(reply) for reply in pull(numbers)]
+        if replies:
+            die_at("answered")
+        return replies
+
+    grid.push_messages, grid.pull_messages = pushed, pulled  # type: ignore[method-assign]
     run(grid, dict(context.run_config), GatedFedAvg)

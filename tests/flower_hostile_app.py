@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from digits_app import client_app
-from flwr.app import Context, Message
+from flwr.app import Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
 
 import perbit
@@ -25,7 +25,7 @@ from perbit.session.envelope import Kind, ask_for_resync, enclose, opened
 
 MODE = os.environ.get("PERBIT_TEST_HOSTILE", "silent")
 FACTORS = {0: 1e3, 1: -1e30, 2: 3e36}  # of what was trained
-ACKNOWLEDGE, ONE_TENSOR, IDENTITY, N_ATTACKS = 9, 10, 11, 12
+ACKNOWLEDGE, ONE_TENSOR, IDENTITY, WEIGHT, METRICS, N_ATTACKS = 9, 10, 11, 12, 13, 14
 SHARED = Path(os.environ.get("PERBIT_TEST_SHARED", "."))
 kept: dict[int, Any] = {}
 
@@ -80,6 +80,10 @@ def huge_values(message: Message, context: Context, call_next: Any) -> Message:
         )
     if attack == ONE_TENSOR:
         reply.content["arrays"] = to_record(dict(list(to_tensors(reply.content["arrays"]).items())[:1]))
+    if attack == WEIGHT:
+        reply.content["metrics"]["num-examples"] = float("nan")
+    if attack == METRICS:
+        reply.content["metrics"] = MetricRecord({"num-examples": 1e308, "evil": [1.0]})
     return reply
 
 
@@ -103,7 +107,7 @@ def strange_frames(message: Message, context: Context, call_next: Any) -> Messag
 
 
 def strange(attack: int, frame: bytes) -> bytes:
-    if attack in FACTORS or attack == ONE_TENSOR:
+    if attack in (*FACTORS, ONE_TENSOR, WEIGHT, METRICS):
         return frame
     answer = opened(frame)
     if attack == ACKNOWLEDGE:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,58 +33,87 @@ def command_of(process: psutil.Process) -> str:
         return ""
 
 
-def kill_server_app(superlink: int) -> None:
-    """The SuperLink started it: find it among what that has started."""
+def server_apps(superlink: int) -> list[psutil.Process]:
+    """The SuperLink starts them: they are among what it has started."""
     started = psutil.Process(superlink).children(recursive=True)
-    found = [child for child in started if "serverapp" in command_of(child)]
-    assert found
-    for process in found:
-        process.kill()
-        wait_until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, "it is dead")  # noqa: B023
+    return [child for child in started if "serverapp" in command_of(child) and not has_ended(child)]
+
+
+def has_ended(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 def sent(outcome: dict[str, Any]) -> int:
     return int(outcome["down_bytes"] + outcome["up_bytes"])
 
 
-@pytest.mark.slow
-def test_a_server_app_that_is_killed_goes_on(tmp_path: Path) -> None:
-    with Cluster(tmp_path) as cluster:
+class Runs:
+    """Of one ServerApp after the other, on a cluster with two nodes."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster, self.app, self.gate = cluster, cluster.gated_app(), cluster.folder / "gate"
         for name, partition in (("one", 0), ("two", 1)):
             cluster.node(name, partition)
             cluster.wait_for_node(name)
-        app, gate = cluster.gated_app(), tmp_path / "gate"
+        self.whole = self.run_to_its_end("whole", "", ROUNDS)
 
-        def run(name: str, checkpoint: str, last: int, n_gates: int) -> None:
-            for path in gate.iterdir():
-                path.unlink()
-            cluster.run("flwr", "run", str(app), "loop", "--run-config", config(tmp_path / f"{name}.json", checkpoint))
-            for number in range(1, last):
-                cluster.wait_for_gate(number)
-                cluster.go(number)
-            cluster.wait_for_gate(last)
-            if last == n_gates:
-                cluster.go(last)
-                wait_until((tmp_path / f"{name}.json").exists, f"the run {name} ends")
+    def start(self, name: str, checkpoint: str, rounds: int) -> None:
+        """Start a run, and let it do so many rounds."""
+        for path in self.gate.iterdir():
+            path.unlink()
+        outcome = self.cluster.folder / f"{name}.json"
+        self.cluster.run("flwr", "run", str(self.app), "loop", "--run-config", config(outcome, checkpoint))
+        for number in range(1, rounds + 1):
+            self.cluster.wait_for_gate(number)
+            self.cluster.go(number)
+        self.cluster.wait_for_gate(rounds + 1)
 
-        run("whole", "", ROUNDS + 1, ROUNDS + 1)
-        whole = json.loads((tmp_path / "whole.json").read_text())
-        cluster.wait_for_the_end()
+    def run_to_its_end(self, name: str, checkpoint: str, rounds: int) -> dict[str, Any]:
+        self.start(name, checkpoint, rounds)
+        self.cluster.go(rounds + 1)
+        outcome = self.cluster.folder / f"{name}.json"
+        wait_until(outcome.exists, f"the run {name} ends")
+        self.cluster.wait_for_the_end()
+        found: dict[str, Any] = json.loads(outcome.read_text())
+        return found
 
-        folder = str(tmp_path / "checkpoint")
-        run("killed", folder, 3, ROUNDS + 1)  # two rounds are done, the third waits
-        before = json.loads((gate / "traffic-3").read_text())
-        kill_server_app(cluster.processes[0].pid)
-        run("again", folder, ROUNDS - 2 + 1, ROUNDS - 2 + 1)
-        after = json.loads((tmp_path / "again.json").read_text())
+    def kill(self, number: int, moment: str) -> dict[str, Any]:
+        """kill -9 before this round or within it; what went until then."""
+        superlink = self.cluster.processes[0].pid
+        if moment == "before":
+            traffic = self.gate / f"traffic-{number}"
+            for process in server_apps(superlink):
+                process.kill()
+        else:
+            traffic = self.gate / "traffic-dead"
+            self.cluster.go(number, f"die {moment}")
+            wait_until(traffic.exists, f"the ServerApp is {moment}")
+        wait_until(lambda: not server_apps(superlink), "it is dead")
+        found: dict[str, Any] = json.loads(traffic.read_text())
+        return found
 
-        assert after["n_resyncs"] == 0
-        assert sent(before) + sent(after) <= 1.1 * sent(whole)
-        assert after["accuracy"][-1] > whole["accuracy"][-1] - 0.03
-        cluster.wait_for_the_end()
-        print(
-            f"whole {sent(whole)} bytes, killed {sent(before)} + {sent(after)}; {whole['accuracy']} {after['accuracy']}"
-        )
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield Runs(cluster)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["before", "one-pushed", "pushed", "answered", "taken"])
+def test_a_server_app_that_is_killed_goes_on(moment: str, runs: Runs) -> None:
+    n_done = ROUNDS - 2
+    folder = str(runs.cluster.folder / f"checkpoint-{moment}")
+    runs.start(f"killed-{moment}", folder, n_done)
+    before = runs.kill(n_done + 1, moment)
+    after = runs.run_to_its_end(f"again-{moment}", folder, ROUNDS - n_done)
+    print(
+        f"killed {moment}: {sent(before)} + {sent(after)} bytes, whole {sent(runs.whole)}: "
+        f"{(sent(before) + sent(after)) / sent(runs.whole):.3f}; {after['accuracy']} of {runs.whole['accuracy']}"
+    )
+    assert after["n_resyncs"] == 0
+    assert sent(before) + sent(after) <= 1.1 * sent(runs.whole)
+    assert after["accuracy"][-1] > runs.whole["accuracy"][-1] - 0.03
 
 
 def stop_in_a_round(grid: CompressedGrid, moment: str) -> None:
