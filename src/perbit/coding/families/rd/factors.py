@@ -126,6 +126,7 @@ class Matrix:
             strong = np.setdiff1d(strong, rows)
         # Rows with most of the energy are looked at by themselves: in an embedding all others may be zero.
         self.strong, self.sampled_rows, self.sampled_columns = strong.size, np.concatenate([rows, strong]), columns
+        self._basis = np.empty((len(self.wide), 0), np.float32)
         self.sample: F32 = values[self.sampled_rows[:, None], columns].reshape(-1)
 
     @cached_property
@@ -133,15 +134,25 @@ class Matrix:
         """Of all pairs of the shorter vectors."""
         return self.wide @ self.wide.T
 
+    def basis(self, width: int) -> F32:
+        """Orthogonal columns, nearly, that span nearly what the largest vectors of the shorter side span; those found before are among them."""
+        known = self._basis
+        if known.shape[1] < width:
+            more = self.wide @ _signs(self.wide.shape[1], width - known.shape[1])
+            for _ in range(_PASSES):
+                more = self.wide @ (self.wide.T @ _orthogonal(_without(known, more)))
+            more = _without(known, _orthogonal(_without(known, more)))
+            self._basis = _orthogonal(np.concatenate([known, more], axis=1))
+        return self._basis
+
 
 class Found:
     """The largest components of a matrix, at most so many, and a sample of it to judge what a residual costs."""
 
     def __init__(self, of: Matrix, most: int) -> None:
         self.of = of
-        vectors, self.sigma, self.is_all = largest_components(of, min(most, of.rows, of.columns))
+        vectors, scaled, self.sigma, self.is_all = largest_components(of, min(most, of.rows, of.columns))
         lengths: F32 = self.sigma[:, None].astype(np.float32)
-        scaled = vectors @ of.wide  # those of the other side
         self.left = scaled / lengths if of.is_tall else vectors
         self.right = vectors * lengths if of.is_tall else scaled
         sent = np.concatenate([self.left * lengths, self.right], axis=1)
@@ -158,26 +169,24 @@ class Found:
         return Choice(self, rank, index, unit) if rank else None, error, bits
 
 
-def largest_components(of: Matrix, most: int) -> tuple[F32, F64, bool]:
-    """Singular vectors of the shorter side as rows, and singular values, nearly; whether there are no others."""
+def largest_components(of: Matrix, most: int) -> tuple[F32, F32, F64, bool]:
+    """Unit vectors of the shorter side, those of the other side as long as components are large, singular values; whether these are all."""
     width = min(most + _EXTRA, len(of.wide))
     if len(of.wide) > EXACT:
-        basis = _subspace(of.wide, width)
+        basis = of.basis(width)
         inside = basis.T @ of.wide
-        values, turn = np.linalg.eigh(inside @ inside.T)
-        vectors: F32 | F64 = basis @ turn
+        values, turns = np.linalg.eigh(inside @ inside.T)
     else:
-        values, vectors = _largest_of(of.products, width)
+        basis, inside = None, of.wide
+        values, turns = _largest_of(of.products, width)
     sigma = np.sqrt(np.maximum(values[::-1], 0)).astype(np.float64)
     # In single precision, squares below are noise.
     told_from_nothing = max(1, int(np.count_nonzero(sigma > 1e-3 * sigma[0])))
     count = min(told_from_nothing, most)
     is_all = told_from_nothing < len(sigma) or len(sigma) == len(of.wide)
-    return (
-        np.ascontiguousarray(vectors.T[::-1][:count], np.float32),
-        sigma[:count],
-        count == told_from_nothing and is_all,
-    )
+    turned: F32 = np.ascontiguousarray(turns.T[::-1][:count], np.float32)
+    vectors = turned if basis is None else turned @ basis.T
+    return vectors, turned @ inside, sigma[:count], count == told_from_nothing and is_all
 
 
 def _largest_of(products: F32, width: int) -> tuple[F32 | F64, F32 | F64]:
@@ -198,12 +207,9 @@ def _signs(rows: int, columns: int) -> F32:
     return random_signs(columns, rows * columns).reshape(rows, columns)
 
 
-def _subspace(matrix: F32, width: int) -> F32:
-    """Orthogonal columns, nearly, that span nearly what the largest left singular vectors span."""
-    basis = matrix @ _signs(matrix.shape[1], width)
-    for _ in range(_PASSES):
-        basis = matrix @ (matrix.T @ _orthogonal(basis))
-    return _orthogonal(_orthogonal(basis))
+def _without(known: F32, columns: F32) -> F32:
+    """What of columns lies outside of those known, which are orthogonal."""
+    return columns - known @ (known.T @ columns) if known.size else columns
 
 
 def _orthogonal(columns: F32) -> F32:
