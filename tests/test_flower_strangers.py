@@ -208,6 +208,60 @@ def test_what_is_undefined_at_many_nodes_leaves_out_nobody(tmp_path: Path) -> No
     assert not any(reply.has_error() for reply in grid.send_and_receive(messages(1, 2, 3, 4), timeout=5))
 
 
+class Careless(Network):
+    """As Flower's own grid: it reads what nodes have sent when it is pulled, and raises; what was pulled with it is gone."""
+
+    unreadable: str
+
+    def pull_messages(self, message_ids: Any) -> Any:
+        pulled = list(super().pull_messages(message_ids))
+        for reply in pulled:
+            if reply.metadata.src_node_id == 3:
+                inflated = {"message": ValueError, "object": KeyError, "run": RuntimeError}[self.unreadable]
+                raise inflated("Mismatch in children object IDs")
+        return pulled
+
+
+@pytest.mark.parametrize("unreadable", ["message", "object"])
+def test_a_reply_that_flower_cannot_read_costs_one_round_at_most(unreadable: str, tmp_path: Path) -> None:
+    network = Careless(app_of(perbit_mod(tmp_path)), (1, 2, 3))
+    network.unreadable = unreadable
+    grid = CompressedGrid(network)
+    list(grid.send_and_receive(messages(1, 2, 3), timeout=0.1))
+    replies = list(grid.send_and_receive(messages(1, 2, 3, value=1), timeout=0.1))
+    assert sorted((reply.metadata.src_node_id, reply.has_error()) for reply in replies) == [
+        (1, False),
+        (2, False),
+        (3, True),
+    ]
+    assert grid.traffic.n_dropped > 0
+
+
+def test_other_errors_of_flower_are_the_applications(tmp_path: Path) -> None:
+    network = Careless(app_of(perbit_mod(tmp_path)), (1, 2, 3))
+    network.unreadable = "run"
+    with pytest.raises(RuntimeError):
+        list(CompressedGrid(network).send_and_receive(messages(1, 2, 3), timeout=0.1))
+
+
+def test_a_reply_to_what_nobody_asked_is_not_passed_on(tmp_path: Path) -> None:
+    """What it replies to is a node's own word."""
+    network = Network(app_of(perbit_mod(tmp_path)), (1, 2, 3))
+
+    def mislead(reply: Message) -> Message:
+        if reply.metadata.src_node_id == 3:
+            reply.metadata.__dict__["_reply_to_message_id"] = "evil" if len(network.up_bytes) < 4 else "0"
+            reply.content = RecordDict()
+        return reply
+
+    network.on_the_way = mislead
+    grid = CompressedGrid(network)
+    for value in range(2):
+        replies = list(grid.send_and_receive(messages(1, 2, 3, value=value), timeout=0.1))
+        assert sorted(reply.metadata.src_node_id for reply in replies) == [1, 2]
+    assert grid.traffic.n_stale == 2
+
+
 def test_replies_that_are_meant_to_differ_pass(tmp_path: Path) -> None:
     """As the losses of all batches do, of which every node has another number: that is for a mean of the application's own."""
     app = ClientApp(mods=[perbit_mod(tmp_path)])

@@ -146,6 +146,7 @@ class CompressedGrid(Grid):
         self.traffic = Traffic()
         self.goodbye_seconds, self.alike = goodbye_seconds, alike
         self._rounds = Rounds(weighted_by, max_weight)
+        self._one_by_one = False  # once a reply could not be read
         self._grid = grid
         self._newest: dict[int, str] = {}  # the message that each node was pushed last: no other is worth an answer
         self._asked: dict[str, _Asked] = {}  # by the number of the message that was pushed last
@@ -187,21 +188,45 @@ class CompressedGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Pull replies, frames as models. A client that asks for a resync gets a full frame; its reply comes later."""
-        replies = self._grid.pull_messages([self._resent.get(known, known) for known in message_ids])
-        answers = [self._answer(reply) for reply in replies]
+        numbers = [self._resent.get(known, known) for known in message_ids]
+        parts = [[number] for number in numbers] if self._one_by_one else [numbers]
+        answers = (answer for part in parts for answer in self._answers(part))
         return [answer for answer in answers if answer is not None]
+
+    def _answers(self, numbers: list[str]) -> list[Message | None]:
+        """Where one reply cannot be read, Flower raises, and the others of that call are lost: from then on they come one by one."""
+        try:
+            replies = list(self._grid.pull_messages(numbers))
+        except Exception as error:
+            if not _is_about_content(error):
+                raise
+            if len(numbers) == 1:
+                return [self._unread(numbers[0], error)]
+            self._one_by_one = True
+            return [answer for number in numbers for answer in self._answers([number])]
+        return [self._answer(reply) for reply in replies]
+
+    def _unread(self, number: str, error: Exception) -> Message | None:
+        asked, why = self._asked.pop(number, None), DecodeError(f"Flower cannot read it: {error!r}")
+        if asked is None:
+            LOG.warning("perbit: no reply to message %s: %s", number, why)
+            return None
+        self._resent.pop(asked.known_as, None)
+        return self._dropped(asked, why)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Push messages and wait for the replies, resyncs included, until all are there or the time is over."""
         before, replies, pause = replace(self.traffic), [], _FIRST_PAUSE
         given = list(messages)
-        waiting = list(self.push_messages(given))
+        waiting = dict.fromkeys(self.push_messages(given))
         until = time.monotonic() + (math.inf if timeout is None else timeout)
         while waiting:
-            news = list(self.pull_messages(waiting))
-            replies += news
-            answered = {reply.metadata.reply_to_message_id for reply in news}
-            waiting = [message_id for message_id in waiting if message_id not in answered]
+            for reply in self.pull_messages(waiting):
+                if reply.metadata.reply_to_message_id in waiting:
+                    del waiting[reply.metadata.reply_to_message_id]
+                    replies.append(reply)
+                else:  # a node can write any number into its reply, or one twice
+                    self._count_stale(reply.metadata.src_node_id, "nobody waits for it")
             if not waiting or time.monotonic() >= until:
                 break
             time.sleep(pause)
@@ -425,6 +450,12 @@ class CompressedGrid(Grid):
 
 def _first_arrays(message: Message) -> ArrayRecord | None:
     return next(iter(message.content.array_records.values()), None) if message.has_content() else None
+
+
+def _is_about_content(error: Exception) -> bool:
+    """Whether Flower complains of what a node sent, and not of the SuperLink or the run."""
+    names = ("UnexpectedObjectContentError", "DecodeError")  # Flower's own, and protobuf's
+    return isinstance(error, ValueError | TypeError | LookupError | AttributeError) or type(error).__name__ in names
 
 
 def _error(asked: _Asked, error: DecodeError) -> Message:
