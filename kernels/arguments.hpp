@@ -8,22 +8,12 @@
 #include <cmath>
 #include <memory>
 
-#define PERBIT_ARCH portable
-#include "numeric_api.hpp"
-#undef PERBIT_ARCH
-#ifdef PERBIT_HAVE_AVX2
-#define PERBIT_ARCH avx2
-#include "numeric_api.hpp"
-#undef PERBIT_ARCH
-#endif
-
-#include "backend.hpp"
+#include "both.hpp"
 
 namespace perbit {
 
 namespace nb = nanobind;
 
-constexpr uint64_t MAX_LENGTH = uint64_t(1) << 32;  // positions are 32-bit
 constexpr uint64_t MAX_INDEX = uint64_t(1) << 63;   // global element indices, with room for sums
 
 // Arguments declared with array("name") are never converted: a copy would swallow what is written into it.

@@ -1,6 +1,7 @@
 // Python bindings of what `rd` does in one call: choosing components, coding a part, decoding a tensor. Made of the kernels of either back end.
 #include <nanobind/stl/array.h>
 
+#include "arguments.hpp"
 #include "rd_decode.hpp"
 
 namespace perbit {

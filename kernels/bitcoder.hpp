@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "bits.hpp"
+#include "compilers.hpp"
 
 namespace perbit::PERBIT_ARCH {
 
@@ -30,7 +31,7 @@ struct Interval {
 
 class BitEncoder {
 public:
-    bool bit(bool value, uint32_t p) {
+    PERBIT_ALWAYS_INLINE bool bit(bool value, uint32_t p) {
         interval_.narrow(value, interval_.split(p));
         for (; interval_.settled(); interval_.shift()) out_.push_back(uint8_t(interval_.high >> 24));
         return value;
@@ -52,7 +53,7 @@ public:
         for (size_t i = 0; i < 4; i++) code_ = code_ << 8 | byte(i);
     }
 
-    bool bit(bool, uint32_t p) {
+    PERBIT_ALWAYS_INLINE bool bit(bool, uint32_t p) {
         const uint32_t middle = interval_.split(p);
         const bool value = code_ <= middle;
         interval_.narrow(value, middle);
@@ -83,7 +84,7 @@ inline uint32_t probability(uint32_t p) { return std::clamp(p, 16u, 65520u); }
 // A probability that has seen nothing yet.
 inline uint32_t fresh(uint32_t p) { return p << COUNT_BITS; }
 
-inline void learn(uint32_t& state, bool bit) {
+PERBIT_ALWAYS_INLINE inline void learn(uint32_t& state, bool bit) {
     static constexpr auto WEIGHTS = [] {
         std::array<int32_t, LAST_COUNT + 1> weights{};
         for (uint32_t seen = 0; seen <= LAST_COUNT; seen++) weights[seen] = int32_t(65536 / (seen + 4));
@@ -98,7 +99,7 @@ inline void learn(uint32_t& state, bool bit) {
 
 // One decision under the mean of three learnt probabilities, the last of which counts twice; they learn what it was.
 template <class Coder>
-bool learnt_bit(Coder& coder, bool bit, uint32_t& a, uint32_t& b, uint32_t& c) {
+PERBIT_ALWAYS_INLINE inline bool learnt_bit(Coder& coder, bool bit, uint32_t& a, uint32_t& b, uint32_t& c) {
     const uint32_t sum = (a >> COUNT_BITS) + (b >> COUNT_BITS) + 2 * (c >> COUNT_BITS);
     const bool value = coder.bit(bit, probability(sum >> (STATE_BITS + 2 - 16)));
     for (uint32_t* state : {&a, &b, &c}) learn(*state, value);

@@ -62,10 +62,21 @@ inline double dead_zone_block(const float* x, const float* noise, size_t n, cons
 }
 #endif
 
-// Most often all levels have four bits, which are counted much faster.
+// Most often all levels have four bits; many of these are counted much faster, and few need small tables only.
 inline void count_levels(const uint8_t* levels, size_t n, uint64_t counts[256]) {
+    constexpr size_t MANY = 2048;
     std::fill_n(counts, 256, 0);
-    if (histogram(levels, n, 16, counts)) histogram(levels, n, 256, counts);
+    const uint8_t largest = *std::max_element(levels, levels + n);
+    if (largest >= 16) {
+        histogram(levels, n, 256, counts);
+    } else if (n >= MANY) {
+        histogram(levels, n, 16, counts);
+    } else {
+        uint32_t tables[4][16] = {};
+        for (size_t i = 0; i < n; i++) tables[i & 3][levels[i]]++;
+        for (size_t level = 0; level < 16; level++)
+            counts[level] = (tables[0][level] + tables[1][level]) + (tables[2][level] + tables[3][level]);
+    }
 }
 
 ScalarCost scalar_cost(const float* x, const float* noise, size_t n, float scale, float sigma, float rounding) {

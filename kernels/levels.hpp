@@ -75,7 +75,7 @@ public:
 
     // Codes a level and returns it; the decoder's argument does not matter.
     template <class Coder>
-    uint32_t code(Coder& coder, uint32_t level) {
+    PERBIT_ALWAYS_INLINE uint32_t code(Coder& coder, uint32_t level) {
         RunningMean& across = column_.empty() ? before_ : column_[at_];
         const RunningMean along = column_.empty() ? last_ : fast_;
         const unsigned both = along.coarse() * COARSE + across.coarse();

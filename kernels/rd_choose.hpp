@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "arguments.hpp"
+#include "both.hpp"
 
 namespace perbit {
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -198,10 +199,10 @@ public:
         if (head & HEAD_OUTLIERS) read_outliers();
         if (head & HEAD_COMPONENTS) read_components();
         if (head & HEAD_BY_FREQUENCY) {
-            const std::unique_ptr<float[]> planes(new float[layout_.n()]);
-            read_classes(planes.get());
-            add_components(planes.get());
-            PERBIT_CALL(mix_planes, transform, planes.get(), layout_.planes, layout_.rows * layout_.columns, out_);
+            float* const planes = room<Use::PLANES, float>(layout_.n());
+            read_classes(planes);
+            add_components(planes);
+            PERBIT_CALL(mix_planes, transform, planes, layout_.planes, layout_.rows * layout_.columns, out_);
         } else {
             read_values(src_, layout_.columns, step_, out_, layout_.n());
             add_components(out_);
@@ -264,11 +265,11 @@ private:
         const size_t plane = layout_.rows * layout_.columns;
         const size_t largest = size_t(std::max({std::count(class_of.begin(), class_of.end(), 0), std::count(class_of.begin(), class_of.end(), 1),
                                                 std::count(class_of.begin(), class_of.end(), 2)}));
-        const std::unique_ptr<float[]> group(new float[largest * plane]);
+        float* const group = room<Use::GROUP, float>(largest * plane);
         for (unsigned index = 0; index <= last; index++) {
             const size_t size = size_t(std::count(class_of.begin(), class_of.end(), index)) * plane;
-            read_values(src_, layout_.columns, step_, group.get(), size);
-            const float* next = group.get();
+            read_values(src_, layout_.columns, step_, group, size);
+            const float* next = group;
             for (size_t i = 0; i < layout_.planes; i++)
                 if (class_of[i] == index) {
                     std::copy_n(next, plane, planes + i * plane);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 
 #include "rd_choose.hpp"
@@ -34,10 +35,10 @@ void decode_symbols(const S* symbols, size_t n, const TrellisFit& fit, int zero,
 template <class S>
 class PartWriter {
 public:
-    PartWriter(const float* values, size_t n) : values_(values), n_(n), symbols_(new S[n]) {
+    PartWriter(const float* values, size_t n) : values_(values), n_(n), symbols_(room<Use::SYMBOLS, S>(n)) {
         fit_ = PERBIT_CALL(trellis_fit, values, n, sizeof(S) == 2, n >= SHIFTS_PAY);
         const TrellisModel model = model_of(fit_, ZERO);
-        for_each_chunk([&](size_t begin, size_t size) { PERBIT_CALL(trellis_encode, values + begin, size, model, symbols_.get() + begin); });
+        for_each_chunk([&](size_t begin, size_t size) { PERBIT_CALL(trellis_encode, values + begin, size, model, symbols_ + begin); });
     }
 
     Bytes write(size_t columns) const {
@@ -45,7 +46,7 @@ public:
         const uint8_t kind = shifted ? PART_SHIFTED : PART_TRELLIS;
         Bytes out{uint8_t(kind + (sizeof(S) == 2))};
         if (shifted) out.insert(out.end(), fit_.shifts, fit_.shifts + PART_SHIFTS);
-        put(out, write_stream(symbols_.get(), n_, columns, RD_CHUNK));
+        put(out, write_stream(symbols_, n_, columns, RD_CHUNK));
         return out;
     }
 
@@ -54,7 +55,7 @@ public:
         const std::unique_ptr<float[]> decoded(new float[std::min(n_, RD_CHUNK)]);
         double total = 0;
         for_each_chunk([&](size_t begin, size_t size) {
-            decode_symbols(symbols_.get() + begin, size, fit_, ZERO, decoded.get());
+            decode_symbols(symbols_ + begin, size, fit_, ZERO, decoded.get());
             for (size_t i = 0; i < size; i++) decoded[i] = values_[begin + i] - decoded[i];
             total += PERBIT_CALL(moments, decoded.get(), size, nullptr).sum_sq;
         });
@@ -72,7 +73,7 @@ private:
 
     const float* values_;
     size_t n_;
-    std::unique_ptr<S[]> symbols_;
+    S* symbols_;
     TrellisFit fit_;
 };
 

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
 #include <vector>
 
-#include "arguments.hpp"
-#include "entropy_api.hpp"
+#include "both.hpp"
 #include "entropy_tables.hpp"
 #include "logarithm.hpp"
 #include "rans_table.hpp"
@@ -33,6 +33,23 @@ inline void put(Bytes& out, const Bytes& data) { out.insert(out.end(), data.begi
 inline void put_section(Bytes& out, const Bytes& data) {
     put_varint(out, data.size());
     put(out, data);
+}
+
+enum class Use { LEVELS, STREAM, SYMBOLS, PLANES, GROUP };
+
+// Room for one use at a time by this thread, kept for the next one: fresh pages would cost more than the work. Not cleared.
+template <Use USE, class T>
+T* room(size_t n) {
+    constexpr size_t KEEP = (size_t(1) << 22) / sizeof(T);  // a larger one is an exception, and given back at the next call
+    static thread_local std::unique_ptr<T[]> kept;
+    static thread_local size_t capacity = 0;
+    if (n > capacity || capacity > KEEP) {
+        capacity = 0;
+        kept.reset();  // first: never hold both
+        kept.reset(new T[n]);
+        capacity = n;
+    }
+    return kept.get();
 }
 
 inline void refuse(Error error) {
@@ -85,7 +102,7 @@ public:
 private:
     static constexpr size_t TINY = 512, PART = 1 << 13, FEW = 1 << 14, FEW_BYTES = 300, SPARSE_SHARE = 16;
     static constexpr unsigned LARGEST_TOLD = 7, TOLD_LEVELS = LARGEST_TOLD + 1, SUMS = 16;
-    static constexpr double TOLD = 0.99, MISSED = 0.72, FASTER = 0.985;
+    static constexpr double TOLD = 0.98, MISSED = 0.72, FASTER = 0.985;
 
     // Whether levels before and above save some percent; of few levels it is taken for granted, since no table pays.
     bool neighbours_tell() const {
@@ -158,13 +175,13 @@ private:
         }
         const RansEncoderTable encoder = build_rans_encoder(table.freqs.data(), alphabet, table.bits);
         const size_t capacity = 2 * n + 4 * rans_lanes(n);
-        const std::unique_ptr<uint8_t[]> room(new uint8_t[capacity]);
+        uint8_t* const stream = room<Use::STREAM, uint8_t>(capacity);
         size_t size = 0;
-        refuse(PERBIT_CALL(rans_encode, levels, n, encoder.model, room.get(), capacity, &size));
+        refuse(PERBIT_CALL(rans_encode, levels, n, encoder.model, stream, capacity, &size));
         put_varint(out, 1 + written.size() + size);
         out.push_back(BLOCK_TABLE);
         put(out, written);
-        out.insert(out.end(), room.get() + (capacity - size), room.get() + capacity);
+        out.insert(out.end(), stream + (capacity - size), stream + capacity);
     }
 
     Bytes sparse() const {
@@ -202,9 +219,9 @@ private:
 // What no levels at all are worth is said like what is all zero.
 template <class S>
 Bytes write_stream(const S* symbols, size_t n, size_t columns, size_t block) {
-    std::vector<S> levels(n);
-    to_levels(symbols, n, levels.data());
-    return StreamWriter<S>(levels.data(), n, columns, block).write();
+    S* const levels = room<Use::LEVELS, S>(n);
+    to_levels(symbols, n, levels);
+    return StreamWriter<S>(levels, n, columns, block).write();
 }
 
 }  // namespace perbit

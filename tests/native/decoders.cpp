@@ -8,13 +8,12 @@
 #include <memory>
 #include <vector>
 
-#define PERBIT_ARCH portable
-#include "numeric_api.hpp"
-#undef PERBIT_ARCH
-#define PERBIT_ARCH avx2
-#include "numeric_api.hpp"
-#undef PERBIT_ARCH
+#include "both.hpp"
 #include "entropy_tables.hpp"
+#include "rd_decode.hpp"
+
+static bool avx2_in_use = false;  // by what is made of kernels of either back end
+bool perbit::use_avx2() { return avx2_in_use; }
 
 using namespace perbit;
 
@@ -249,6 +248,30 @@ void scattered(Input& in) {
          scatter_add(out, n, positions.data(), values.data(), positions.size(), 2.0f); return nullptr);
 }
 
+// A tensor of `rd` as a whole, by a transform that is none.
+void tensor(Input& in) {
+    const size_t taps = in.below(2) ? 1 : 2 + in.below(8);
+    const RdLayout planes{taps, 1 + in.below(50), 1 + in.below(50)}, whole{1, planes.rows, taps * planes.columns};
+    const std::vector<float> transform(taps * taps, 0.25f);
+    const float wanted = in.take<float>(), step = std::isfinite(wanted) ? wanted : 0.5f;
+    const uint64_t left = in.below(4) ? uint64_t(1) << 40 : in.take<uint32_t>();
+    const auto decode = [&](bool with_avx2) {
+        return [&, with_avx2](const uint8_t* data, size_t size, float* out) -> Error {
+            avx2_in_use = with_avx2;
+            RdReader src(data, size, left, left);
+            try {
+                RdTensor(src, step, out).read(whole, planes, taps > 1 ? transform.data() : nullptr);
+            } catch (const Unpaid&) {
+                return "not paid for";
+            } catch (const MalformedTable&) {
+                return "a malformed table";
+            }
+            return nullptr;
+        };
+    };
+    both<float>("a tensor of rd", in.rest(), planes.n(), decode(false), decode(true));
+}
+
 using Target = void (*)(Input&);
 constexpr Target TARGETS[] = {rans<uint8_t>, rans<uint16_t>, huffman<uint8_t>, huffman<uint16_t>, golomb, gaps, eliasfano,
                               bloom, packed<uint8_t>, packed<uint16_t>, levels, halves, scattered, counted};
@@ -256,9 +279,12 @@ constexpr Target TARGETS[] = {rans<uint8_t>, rans<uint16_t>, huffman<uint8_t>, h
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+    constexpr uint8_t TENSOR = 240;
     Input in(data, size);
+    const uint8_t chosen = in.take<uint8_t>();
     try {
-        TARGETS[in.take<uint8_t>() % std::size(TARGETS)](in);
+        if (chosen >= TENSOR) tensor(in);
+        else TARGETS[chosen % std::size(TARGETS)](in);
     } catch (const MalformedTable&) {
     }
     return 0;

@@ -7,10 +7,12 @@ writes outside, lets the back ends disagree or takes longer than ten seconds is 
 from __future__ import annotations
 
 import argparse
+import struct
 import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -22,10 +24,33 @@ LIMITS = ["-max_len=4096", "-timeout=10", "-rss_limit_mb=2048"]
 
 
 def unpacked(folder: Path) -> list[Path]:
-    """The inputs of the corpus as files."""
+    """The inputs of the corpus as files, and tensors of `rd`."""
     with zipfile.ZipFile(CORPUS) as archive:
         archive.extractall(folder)
+    for number, data in enumerate(tensors()):
+        (folder / f"tensor-{number}").write_bytes(data)
     return sorted(folder.iterdir())
+
+
+def tensors() -> Iterator[bytes]:
+    """Inputs for the target `tensor` of decoders.cpp: frames of matrices and of convolution kernels, without their heads."""
+    import numpy as np
+
+    import perbit
+
+    rng = np.random.default_rng(0)
+    for rows, columns, taps in ((24, 40, 1), (50, 50, 1), (8, 9, 9), (20, 30, 4)):
+        low_rank = rng.normal(size=(rows, 2)) @ rng.normal(size=(2, columns))
+        values = low_rank[:, :, None] + 0.1 * rng.laplace(size=(rows, columns, taps)) + 3 * rng.normal(size=taps)
+        for step in (0.001, 0.02, 0.1, 0.5, 2.0):
+            for codec in (f"rd({step})", f"rd({step}, rank=0)", f"rd({step}, random=true)"):
+                x = (values if taps > 1 else values[..., 0]).astype(np.float32)
+                frame = perbit.encode(x, codec, seed=0)
+                head = [1, rows - 1, columns - 1] if taps == 1 else [0, taps - 2, rows - 1, columns - 1]
+                yield (
+                    struct.pack(f"<B{len(head)}IfI", 240, *head, step, 1)
+                    + frame[perbit.inspect(frame)["header_bytes"] : -4]
+                )
 
 
 def packed(folder: Path) -> None:

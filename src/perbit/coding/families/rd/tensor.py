@@ -271,8 +271,10 @@ class Layout:
         return np.ascontiguousarray(right.reshape(-1, self.planes, self.columns).transpose(1, 0, 2)).reshape(-1)
 
     def products(self, left: F32, right: F32) -> F32:
-        """What components stand for, nearly to the last bit: what is left over is rounded anyway."""
-        return (left.T @ right.reshape(self.planes, -1, self.columns)).reshape(self.planes, -1)
+        """What components stand for, nearly to the last bit: what is left over is rounded anyway. It stands until the next ones are asked for."""
+        out = parallel.scratch(self.n, np.float32) if self.n <= CHUNK else np.empty(self.n, np.float32)
+        np.matmul(left.T, right.reshape(self.planes, -1, self.columns), out=out.reshape(self.planes, self.rows, -1))
+        return out.reshape(self.planes, -1)
 
     def add_products(self, left: F32, right: F32, out: F32) -> None:
         """Add what components stand for to planes."""
