@@ -1,13 +1,13 @@
 """Step time of DDP on one machine: plain all-reduce, torch's own hooks, and coded gradients.
 
-    python benchmarks/ddp.py [--steps 6] [--rounds 3] [--output results/ddp.json]
-    python benchmarks/ddp.py --worlds 2 4 8 --output results/ddp_worlds.json
+    python benchmarks/ddp.py [--steps 6] [--rounds 3] [--worlds 2 4 8] [--mbit 1000 100] [--output results/ddp.json]
 
 The model is a stack of linear layers with 25 million parameters and a small batch, so that communication matters. All methods run in turn,
 several rounds of them in the same two processes; a method's time is the best mean over `steps` steps of any round, the slower rank's.
 `compute` is the same step without communication. Processor time, of all threads of a rank, is what a step would take on a core nobody else uses.
-With --mbit the two ranks run in network namespaces joined by a link of that rate. With --worlds several numbers of ranks run on loopback
-instead, and what each rank sends in a step is counted too. The load average at the end of each table is part of the results.
+On loopback once for each number of ranks in --worlds; then two ranks in network namespaces joined by links of --mbit, slow ones in one round of
+two steps. At the end one table has all of it, ready for the docs, with the load average it ran under and the bars that were set beforehand: times
+of plain all-reduce by two ranks on loopback.
 """
 
 from __future__ import annotations
@@ -33,17 +33,22 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "experiments" / "wan"))
 import links
 import pair
 
+from perbit.files import write_json
 from perbit.torch.collective.buckets import ring_bytes
 
 WIDTH, LAYERS, BATCH = 1024, 24, 8
 SPECS = (
     "topk(0.01)",
-    "lowrank(4) | fp16",
     "topk(0.01) | qsgd(15) | rans",
     "topk(0.001) | fp16",
+    "sign",
     "qsgd(7)",
     "qsgd(15) | rans",
+    "uniform(4) | rans",
+    "lowrank(4) | fp16",
 )
+FAST = 1000  # Mbit/s; slower links take long
+Rows = list[dict[str, Any]]
 
 
 def make_model() -> nn.Module:
@@ -123,7 +128,7 @@ def _alone(work: Callable[[], None]) -> None:
     work()
 
 
-def run(mbit: float | None, steps: int, rounds: int, methods: list[str], world: int = 2) -> list[dict[str, Any]]:
+def run(mbit: float | None, steps: int, rounds: int, methods: list[str], world: int = 2) -> Rows:
     """The rows of all methods, over loopback or over a link."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "rows.json"
@@ -134,11 +139,11 @@ def run(mbit: float | None, steps: int, rounds: int, methods: list[str], world: 
             links.require()
             with links.Links(clients=2, mbit=mbit, name="bench") as made:
                 pair.launch(__file__, arguments, made)
-        rows: list[dict[str, Any]] = json.loads(output.read_text())
+        rows: Rows = json.loads(output.read_text())
     return rows
 
 
-def show(title: str, rows: list[dict[str, Any]]) -> None:
+def show(title: str, rows: Rows) -> None:
     """Print a table, and add what follows from several rows: times float32, and the share of our work that backward hides."""
     known = {row["method"]: row["seconds"] for row in rows}
     print(title)
@@ -154,12 +159,41 @@ def show(title: str, rows: list[dict[str, Any]]) -> None:
         print(f"  {row['method']:<32}{times}{sent}{coded}", flush=True)
 
 
+def bar(method: str) -> float:
+    """At most so many times the step of plain all-reduce, by two ranks on loopback."""
+    return 1.1 if method.startswith("topk") else 1.3
+
+
+def table(settings: dict[str, Rows]) -> str:
+    """All settings side by side, in Markdown."""
+    lines = ["| |" + "|".join(settings) + "|", "|---|" + "---:|" * len(settings)]
+    for index, first in enumerate(next(iter(settings.values()))):
+        cells = []
+        for rows in settings.values():
+            row = rows[index]
+            sent = f", {row['bytes'] / 1e6:.2f} MB" if "bytes" in row else ""
+            cells.append(f"{1e3 * row['seconds']:.0f} ms, {row['against_float32']:.2f} x{sent}")
+        name = first["method"].replace("|", "\\|")
+        lines.append(f"|`{name}`|" + "|".join(cells) + "|")
+    return "\n".join(lines)
+
+
+def verdicts(rows: Rows) -> list[str]:
+    """Which bars hold."""
+    return [
+        f"{row['method']}: {row['against_float32']:.2f} x, bar {bar(row['method'])}: "
+        + ("holds" if row["against_float32"] <= bar(row["method"]) else "does not hold")
+        for row in rows
+        if row["method"] in SPECS
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--mbit", type=float, nargs="*", default=[1000], help="links to measure besides loopback")
-    parser.add_argument("--worlds", type=int, nargs="+", help="numbers of ranks on loopback, instead of links")
+    parser.add_argument("--worlds", type=int, nargs="*", default=[2, 4, 8], help="numbers of ranks on loopback")
+    parser.add_argument("--mbit", type=float, nargs="*", default=[1000, 100], help="links between two ranks")
     parser.add_argument("--methods", nargs="+", default=["compute", "float32", "float16", "PowerSGD(4)", *SPECS])
     parser.add_argument("--output", type=Path)
     parser.add_argument("--rank-output", type=Path, help=argparse.SUPPRESS)
@@ -169,20 +203,20 @@ def main() -> None:
         return
     torch.set_num_threads(1)  # processes with a pool of threads must not be copied
     parameters = sum(parameter.numel() for parameter in make_model().parameters())
-    results: dict[str, Any] = {"parameters": parameters, "threads_per_rank": 1, "links": {}}
-    settings = (
-        [(None, world) for world in given.worlds] if given.worlds else [(mbit, 2) for mbit in (None, *given.mbit)]
-    )
-    for mbit, world in settings:
-        name = f"loopback, {world} ranks" if given.worlds else "loopback" if mbit is None else f"{mbit:g} Mbit/s"
-        rows = run(mbit, given.steps, given.rounds, given.methods, world)
-        load = os.getloadavg()[0]
-        show(f"{name}, {parameters / 1e6:.1f} M parameters, load {load:.1f} on {os.cpu_count()} cores", rows)
-        results["links"][name] = rows
-        results.setdefault("load", {})[name] = load
-    if given.output:
-        given.output.parent.mkdir(parents=True, exist_ok=True)
-        given.output.write_text(json.dumps(results, indent=1) + "\n")
+    results: dict[str, Any] = {"parameters": parameters, "threads_per_rank": 1, "cores": os.cpu_count(), "load": {}}
+    found: dict[str, Rows] = {}
+    settings: list[tuple[float | None, int]] = [(None, world) for world in given.worlds]
+    for mbit, world in settings + [(mbit, 2) for mbit in given.mbit]:
+        name = f"{world} ranks" if mbit is None else f"{mbit:g} Mbit/s"
+        steps, rounds = (given.steps, given.rounds) if mbit is None or mbit >= FAST else (2, 1)
+        found[name] = run(mbit, steps, rounds, given.methods, world)
+        load = results["load"][name] = os.getloadavg()[0]
+        show(f"{name}, {parameters / 1e6:.1f} M parameters, load {load:.1f} on {os.cpu_count()} cores", found[name])
+        results["links"] = found
+        if given.output:
+            write_json(given.output, results)
+    print(table(found))
+    print("\n".join(verdicts(found.get("2 ranks", []))))
 
 
 if __name__ == "__main__":

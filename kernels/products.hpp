@@ -4,7 +4,27 @@
 #include <algorithm>
 #include <limits>
 
+#include "bits.hpp"
+
 namespace perbit::PERBIT_ARCH {
+
+#ifdef PERBIT_AVX2
+
+// 32 columns of a row, whose sums stay in registers.
+inline void multiply_32(const float* left, const float* right, size_t step, size_t count, float* out) {
+    const __m256d most = _mm256_set1_pd(std::numeric_limits<float>::max()), least = _mm256_sub_pd(_mm256_setzero_pd(), most);
+    __m256d sums[8];
+    for (__m256d& sum : sums) sum = _mm256_setzero_pd();
+    for (size_t pair = 0; pair < count; pair++, left += step, right += step) {
+        const __m256d factor = _mm256_set1_pd(*left);
+        for (size_t i = 0; i < 8; i++)
+            sums[i] = _mm256_add_pd(sums[i], _mm256_mul_pd(factor, _mm256_cvtps_pd(_mm_loadu_ps(right + 4 * i))));
+    }
+    for (size_t i = 0; i < 8; i++)
+        _mm_storeu_ps(out + 4 * i, _mm256_cvtpd_ps(_mm256_max_pd(least, _mm256_min_pd(most, sums[i]))));
+}
+
+#endif
 
 // Sums are made in double, pair after pair, for a stretch of columns that stays in the cache.
 void multiply_pairs(const float* pairs, size_t count, size_t rows, size_t columns, float* out) {
@@ -14,15 +34,20 @@ void multiply_pairs(const float* pairs, size_t count, size_t rows, size_t column
     for (size_t begin = 0; begin < columns; begin += STRETCH) {
         const size_t width = std::min(STRETCH, columns - begin);
         for (size_t row = 0; row < rows; row++) {
-            std::fill(sums, sums + width, 0.0);
+            float* to = out + row * columns + begin;
+            size_t done = 0;
+#ifdef PERBIT_AVX2
+            for (; done + 32 <= width; done += 32)
+                multiply_32(pairs + row, pairs + rows + begin + done, rows + columns, count, to + done);
+#endif
+            std::fill(sums + done, sums + width, 0.0);
             const float* left = pairs;
             for (size_t pair = 0; pair < count; pair++, left += rows + columns) {
                 const double factor = left[row];
                 const float* right = left + rows + begin;
-                for (size_t i = 0; i < width; i++) sums[i] += factor * right[i];
+                for (size_t i = done; i < width; i++) sums[i] += factor * right[i];
             }
-            float* to = out + row * columns + begin;
-            for (size_t i = 0; i < width; i++) to[i] = float(sums[i] > most ? most : sums[i] < -most ? -most : sums[i]);
+            for (size_t i = done; i < width; i++) to[i] = float(sums[i] > most ? most : sums[i] < -most ? -most : sums[i]);
         }
     }
 }

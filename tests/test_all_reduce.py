@@ -43,7 +43,7 @@ def test_rd_spends_its_bits_on_all_tensors_together() -> None:
     bits = []
     for is_whole in (False, True):
         bucket = Bucket(tuple(parameters), is_whole)
-        frame = bucket.form_for(parts, 0, 1).encode(parts, [0, 1, 2], 0)
+        frame, _ = bucket.form_for(parts, 0, 1).encode(parts, [0, 1, 2], 0)
         outs = [np.zeros_like(part) for part in parts]
         bucket.form(0, 1).add(frame, outs, 1.0, 0)
         bits.append(8 * (len(frame) - 9) / 12000)  # without the number of the step and the digest

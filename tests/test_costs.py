@@ -162,10 +162,10 @@ def test_ranks_take_no_other_codec_than_their_own() -> None:
     own, other = (FrameForm.of([("w", shape, as_pipeline(perbit.codec(spec)))]) for spec in ("fp16", "eden(1)"))
     x = np.ones(2000, np.float32)
     total = np.zeros(2000, np.float32)
-    own.add(own.encode([x], [0], 0), [total], 1.0, 0)
+    own.add(own.encode([x], [0], 0)[0], [total], 1.0, 0)
     assert np.all(total == 1)
     with pytest.raises(perbit.DecodeError, match="agreed were fp16"):
-        own.add(other.encode([x], [0], 0), [total], 1.0, 0)
+        own.add(other.encode([x], [0], 0)[0], [total], 1.0, 0)
 
 
 def test_a_channels_frame_has_a_budget_though_its_head_is_known() -> None:

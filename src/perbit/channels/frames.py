@@ -15,6 +15,7 @@ from perbit.coding.agreed import AgreedLike
 from perbit.coding.bits import Piece, Reader, Writer
 from perbit.coding.codec import Codec, as_pipeline
 from perbit.coding.cost import Budget, expected_values
+from perbit.coding.values import Echo
 from perbit.errors import DecodeError
 from perbit.frame import payload, wire
 from perbit.frame.header import DIGEST_BYTES, MAGIC, STATEFUL, Entry, stateful_head, write_message
@@ -126,14 +127,18 @@ def write(made: Blueprint, flat: F32, seed: int, sequence: int | None, digest: b
 
 def write_parts(
     made: Blueprint, parts: Sequence[F32 | Afar], keys: Sequence[int], sequence: int, digest: bytes
-) -> bytes:
-    """A frame of tensors that lie apart, each with a key of its own, encoded from where they are."""
+) -> tuple[bytes, list[Echo]]:
+    """A frame of tensors that lie apart, each with a key of its own, encoded from where they are; and what will be decoded."""
     out = _begin(made, sequence, digest)
+    echoes = []
     for entry, part, key in zip(made.entries, parts, keys, strict=True):
         own = Writer()  # a codec with a goal in bytes (`rd`) takes what was written before it for its own head
-        payload.write(part.reshape(entry.shape), entry, entry.name, own, key)
+        echo = Echo()
+        payload.write(part.reshape(entry.shape), entry, entry.name, own, key, echo)
+        echo.n_bytes = sum(map(len, own.pieces))
         out.pieces.extend(own.pieces)
-    return seal(out)
+        echoes.append(echo)
+    return seal(out), echoes
 
 
 def _begin(made: Blueprint, sequence: int | None, digest: bytes | None) -> Writer:
@@ -171,11 +176,19 @@ class Opened:
             parts[0].reshape(-1) if len(parts) == 1 else np.concatenate([part.reshape(-1) for part in parts] or [_NONE])
         )
 
-    def add_to(self, outs: Sequence[F32 | Afar], weight: float) -> None:
-        """Add `weight` times each tensor to its flat array in `outs`; sparse tensors touch only the entries they hold."""
+    def add_to(self, outs: Sequence[F32 | Afar], weight: float, echoes: Sequence[Echo] | None = None) -> None:
+        """Add `weight` times each tensor to its flat array in `outs`; sparse tensors touch only the entries they hold.
+
+        Whoever made the frame passes its echoes and need not decode what they know.
+        """
         with payload.decoding():
-            for entry, out in zip(self.entries, outs, strict=True):
-                payload.add(self.payload, entry, out, weight)
+            for index, (entry, out) in enumerate(zip(self.entries, outs, strict=True)):
+                echo = echoes[index] if echoes else None
+                if echo is None or echo.add is None or not isinstance(out, np.ndarray):
+                    payload.add(self.payload, entry, out, weight)
+                else:
+                    self.payload.take(echo.n_bytes, "a tensor")
+                    echo.add(out, weight)
             self.payload.end()
 
 

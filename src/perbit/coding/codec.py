@@ -31,6 +31,7 @@ from perbit.kernels import CHUNK, K
 from perbit.kernels.api import F32, U32, Symbols
 from perbit.randomness import fold
 
+_CACHED = 1 << 16  # values that stay in the cache while a second thing is done with them
 _TABLES = Cost(1 << 20, 20_000)  # of a quantizer and of a coder, however few values they have
 Kind = Literal["floats", "symbols", "bytes", "coded", "positions"]
 
@@ -121,14 +122,38 @@ class Quantizer(FloatCodec):
         for _, side in coded.sides:
             out.section(side)
 
+        kept: dict[int, Symbols] = {}
+
         def work(piece: tuple[int, int]) -> tuple[Piece, ...]:
             lo, hi = piece
-            symbols = parallel.scratch(hi - lo, symbol_dtype(coded.alphabet))
+            dtype = symbol_dtype(coded.alphabet)
+            if values.echo is None:
+                symbols = parallel.scratch(hi - lo, dtype)
+            else:
+                symbols = kept[lo] = np.empty(hi - lo, dtype)
             coded.fill(lo, hi, symbols)
             return rest.encode_symbols(symbols, coded.alphabet, coded.prior)
 
         for stream in parallel.run(work, parallel.chunks(values.n)):
             out.section(*stream)
+        if values.echo is not None:
+            values.echo.add = self._adding(coded, values.n, kept)
+
+    def _adding(self, coded: Quantized, n: int, kept: dict[int, Symbols]) -> Callable[[F32, float], None]:
+        """Adds what these symbols mean, without coding them to bytes and back."""
+        sides = Writer()
+        for _, side in coded.sides:
+            sides.section(side)
+        known = self.dequantizer(Reader(sides.join()), n)
+
+        def add(out: F32, weight: float) -> None:
+            for first, symbols in kept.items():
+                for lo, hi in parallel.chunks(symbols.size, _CACHED):
+                    piece, values = out[first + lo : first + hi], parallel.scratch(hi - lo, np.float32)
+                    known.values(symbols[lo:hi], first + lo, values)
+                    K.axpy(piece, values, weight)
+
+        return add
 
     def decode(self, src: Reader, shape: Shape, rest: Rest) -> F32:
         out = np.empty(size(shape), np.float32)

@@ -22,12 +22,25 @@ def size(shape: Shape) -> int:
     return math.prod(shape)
 
 
+class Echo:
+    """The decoded values of what was just encoded, by a shorter way than through the frame: for encoders that must know what others decode.
+
+    A codec that knows such a way sets `add(out, weight)`, which adds the same bits as decoding would; it is good once the encoder is done.
+    """
+
+    def __init__(self) -> None:
+        self.add: Callable[[F32, float], None] | None = None
+        self.n_bytes = 0  # of the frame, for a decoder that goes past them
+
+
 class Floats:
     """Float32 values on their way through a pipeline, with what one pass over them found.
 
     They may lie where the host's kernels cannot read them (perbit.torch.device). So codecs ask for what they need by the methods below
     where they can; `flat` and `array` are always there, but may be copies from far away.
     """
+
+    echo: Echo | None = None  # where whoever encodes wants to know what will be decoded
 
     def __init__(self, array: F32) -> None:
         self.array = array
@@ -124,6 +137,13 @@ class Dequantizer:
     @property
     def alphabet(self) -> int:
         return len(self.table)
+
+    def values(self, symbols: Symbols, start: int, out: F32) -> None:
+        """What symbols mean that belong to values start, start+1, …"""
+        if self.norms is None:
+            K.dequantize(symbols, self.table, out)
+        else:
+            K.dequantize_buckets(symbols, self.table, self.norms, self.bucket, start, out)
 
 
 def symbol_dtype(alphabet: int) -> type[np.uint8] | type[np.uint16]:

@@ -7,20 +7,24 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from perbit import parallel
 from perbit.coding.bits import Reader, Writer
 from perbit.coding.codec import FloatCodec, Rest
 from perbit.coding.cost import Cost
 from perbit.coding.registry import register
 from perbit.coding.values import Floats, Shape, size
-from perbit.kernels import K
+from perbit.kernels import CHUNK, K
 from perbit.kernels.api import F32
 from perbit.randomness import random_signs
 
 F64 = NDArray[np.float64]
 MAX_RANK = 128
 _MAX_SQUARED = 256  # rows that are decomposed exactly
-_EXTRA = 4  # more vectors than are kept: the last of them converge slowly
-_PASSES = 4  # over the matrix and back, after the first: memories have flat spectra
+_WIDTH = 4  # vectors that are searched together are this many or a multiple: matrix products like it
+_PASSES = 4  # over a larger matrix and back: memories have flat spectra
+_BLOCK = 1 << 16  # values that stay in the cache while a second thing is done with them
+_ORDINARY = 2.0**30  # from its inverse to this, the squares of a matrix's values are sound in float32
+_ALIKE = 1e-6  # of directions: what is left of one beside the others is rounding
 
 
 @register
@@ -55,7 +59,8 @@ class LowRank(FloatCodec):
         if self._passes(rows, columns):
             rest.encode_floats(values, out, key)
         else:
-            pairs = _largest_pairs(values.array.reshape(rows, columns), self.rank)
+            low, high, _ = values.range
+            pairs = _largest_pairs(values.array.reshape(rows, columns), self.rank, max(-low, high))
             rest.encode_floats(Floats(pairs.reshape(-1)), out, key)
 
     def decode(self, src: Reader, shape: Shape, rest: Rest) -> F32:
@@ -66,6 +71,18 @@ class LowRank(FloatCodec):
         out = np.empty(size(shape), np.float32)
         K.multiply_pairs(pairs, rows, columns, out)
         return out.reshape(shape)
+
+    def decode_add(self, src: Reader, shape: Shape, rest: Rest, out: F32, weight: float) -> None:
+        rows, columns = matrix_shape(shape)
+        if self._passes(rows, columns) or columns > CHUNK:
+            super().decode_add(src, shape, rest, out, weight)
+            return
+        pairs = rest.decode_floats(src, (self.rank * (rows + columns),)).reshape(self.rank, -1)
+        for lo, hi in parallel.chunks(rows, max(1, _BLOCK // columns)):
+            part = np.concatenate([pairs[:, lo:hi], pairs[:, rows:]], axis=1)
+            block = parallel.scratch((hi - lo) * columns, np.float32)
+            K.multiply_pairs(part.reshape(-1), hi - lo, columns, block)
+            K.axpy(out[lo * columns : hi * columns], block, weight)
 
     def cost(self, shape: Shape) -> Cost:
         n = 0 if self._passes(*matrix_shape(shape)) else size(shape)
@@ -82,37 +99,62 @@ def matrix_shape(shape: Shape) -> tuple[int, int]:
     return shape[0], size(shape[1:])
 
 
-def _largest_pairs(matrix: F32, rank: int) -> F32:
-    """`rank` rows, each a left and a right vector, both of root mean square √(σ/√(rows · columns))."""
+def _largest_pairs(matrix: F32, rank: int, largest: float) -> F32:
+    """`rank` rows, each a left and a right vector, both of root mean square √(σ/√(rows · columns)); `largest` is the largest magnitude."""
     rows, columns = matrix.shape
-    largest = float(np.abs(matrix).max(initial=0.0))
     if largest == 0:
         return np.zeros((rank, rows + columns), np.float32)
-    exact: F64 = matrix.astype(np.float64) / largest  # squares neither overflow nor vanish
-    if rows <= columns:
-        left, right = _factors(exact, rank)
+    unit = 1.0
+    if min(rows, columns) <= _MAX_SQUARED:
+        unit = largest  # squares neither overflow nor vanish
+        exact: F64 = matrix.astype(np.float64) / largest
+        left, right = _factors(exact, rank) if rows <= columns else _factors(exact.T, rank)[::-1]
     else:
-        right, left = _factors(exact.T, rank)
-    left, right = (vectors * largest**0.5 * size**0.5 for vectors, size in ((left, rows), (right, columns)))
+        if not 1 / _ORDINARY <= largest <= _ORDINARY:
+            unit, matrix = largest, matrix / np.float32(largest)
+        left, right = _nearly_factors(matrix, rank)
+    left, right = (vectors * unit**0.5 * size**0.5 for vectors, size in ((left, rows), (right, columns)))
     pairs: F32 = (np.concatenate([left, right], axis=1) / (rows * columns) ** 0.25).astype(np.float32)
     return pairs
 
 
 def _factors(matrix: F64, rank: int) -> tuple[F64, F64]:
-    """The left and the right singular vectors of the `rank` largest singular values σ, nearly, each √σ long; no more rows than columns."""
-    if len(matrix) > _MAX_SQUARED:
-        basis = _subspace(matrix, rank + _EXTRA)
-        left, right = _factors(basis.T @ matrix, rank)
-        return left @ basis.T, right
+    """The left and the right singular vectors of the `rank` largest singular values σ, each √σ long; no more rows than columns."""
     turn = np.linalg.eigh(matrix @ matrix.T)[1][:, : -rank - 1 : -1].T
-    right = turn @ matrix
-    root = np.linalg.norm(right, axis=1, keepdims=True) ** 0.5
-    return turn * root, right / np.where(root > 0, root, 1)
+    return _balanced(turn, turn @ matrix)
 
 
-def _subspace(matrix: F64, width: int) -> F64:
-    """Orthogonal columns that span nearly what the `width` largest left singular vectors span."""
-    basis = np.linalg.qr(matrix @ random_signs(width, matrix.shape[1] * width).reshape(-1, width))[0]
+def _nearly_factors(matrix: F32, rank: int) -> tuple[F64, F64]:
+    """Nearly the same, in a few passes over the matrix: the best of all combinations of the vectors that these passes meet (block Krylov)."""
+    width, columns = min(-(-rank // _WIDTH) * _WIDTH, *matrix.shape), matrix.shape[1]
+    start = random_signs(width, width * columns).reshape(width, columns).astype(np.float32)
+    met = []
     for _ in range(_PASSES):
-        basis = np.linalg.qr(matrix @ np.linalg.qr(matrix.T @ basis)[0])[0]
-    return basis
+        met.append(_there_and_back(matrix, start))
+        start = np.ascontiguousarray(np.linalg.qr(met[-1][1].T)[0].T)
+    left, right = (np.concatenate(vectors, dtype=np.float64) for vectors in zip(*met, strict=True))
+    length = np.linalg.norm(left, axis=1)
+    turn = np.diag(1 / np.where(length > 0, length, np.inf))
+    energy, mixed = np.linalg.eigh(turn @ (left @ left.T) @ turn)
+    sound = energy > _ALIKE * energy[-1]
+    turn = (mixed[:, sound] / energy[sound] ** 0.5).T @ turn  # combinations of left vectors that are orthonormal
+    longest = np.linalg.eigh(turn @ (right @ right.T) @ turn.T)[1][:, : -rank - 1 : -1]
+    turn = np.pad(longest.T @ turn, ((0, rank - longest.shape[1]), (0, 0)))
+    return _balanced(turn @ left, turn @ right)
+
+
+def _there_and_back(matrix: F32, start: F32) -> tuple[F32, F32]:
+    """Products of the matrix with each row of `start`, and of the transposed matrix with these, by one pass over the matrix's memory."""
+    there = np.empty((len(start), len(matrix)), np.float32)
+    back = np.zeros_like(start)
+    for lo, hi in parallel.chunks(len(matrix), max(1, _BLOCK // matrix.shape[1])):
+        products = start @ matrix[lo:hi].T
+        there[:, lo:hi] = products
+        back += products @ matrix[lo:hi]
+    return there, back
+
+
+def _balanced(left: F64, right: F64) -> tuple[F64, F64]:
+    """Unit vectors, and vectors σ long, with the same products and both √σ long."""
+    root = np.linalg.norm(right, axis=1, keepdims=True) ** 0.5
+    return left * root, right / np.where(root > 0, root, 1)

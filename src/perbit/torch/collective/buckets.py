@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from perbit.coding.afar import works_afar
 from perbit.coding.codec import Codec, Pipeline, as_pipeline
-from perbit.coding.values import Shape, size
+from perbit.coding.values import Echo, Shape, size
 from perbit.plan.plan import Chooser, PlanLike, as_plan
 from perbit.plan.whole import shares_a_step, with_common_steps
 from perbit.torch.collective.coding import FrameForm, cuts
@@ -140,6 +140,7 @@ class BucketGradients:
     step: int
     index: int  # of the bucket in the step
     sending: list[list[Vector]] = field(default_factory=list)  # what is encoded for each piece
+    echoes: dict[int, list[Echo]] = field(default_factory=dict)  # of the last frame that this rank made for a piece
 
 
 def ring_bytes(n: int, world: int) -> int:

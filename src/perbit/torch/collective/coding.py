@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from perbit.channels import Layout, frames
 from perbit.coding.bits import Piece
 from perbit.coding.codec import Pipeline
-from perbit.coding.values import Shape
+from perbit.coding.values import Echo, Shape
 from perbit.errors import StateMismatch
 from perbit.frame.header import DIGEST_BYTES, Entry
 
@@ -32,19 +32,21 @@ class FrameForm:
         entries = tuple(Entry(name, "float32", shape, codec) for name, shape, codec in tensors)
         return cls(frames.blueprint_of(layout, entries))
 
-    def encode(self, parts: Sequence[Vector], keys: Sequence[int], step: int) -> bytes:
-        """The frame of these values; `keys` feed the random choices."""
+    def encode(self, parts: Sequence[Vector], keys: Sequence[int], step: int) -> tuple[bytes, list[Echo]]:
+        """The frame of these values, and what will be decoded; `keys` feed the random choices."""
         return frames.write_parts(self.blueprint, parts, keys, step, _NO_DIGEST)
 
-    def add(self, frame: Piece, outs: Sequence[Vector], weight: float, step: int) -> None:
-        """Add `weight` times the decoded values to the flat arrays `outs`."""
+    def add(
+        self, frame: Piece, outs: Sequence[Vector], weight: float, step: int, echoes: Sequence[Echo] | None = None
+    ) -> None:
+        """Add `weight` times the decoded values to the flat arrays `outs`; `echoes` if this rank made the frame."""
         opened = frames.read(frame, self.blueprint, [entry.codec for entry in self.blueprint.entries])
         if opened.sequence != step:
             raise StateMismatch(
                 f"another rank is at step {opened.sequence}, this one at {step}; resume all ranks from one checkpoint",
                 *(opened.sequence, step),
             )
-        opened.add_to(outs, weight)
+        opened.add_to(outs, weight, echoes)
 
 
 def cuts(n: int, pieces: int) -> Iterator[tuple[int, int]]:

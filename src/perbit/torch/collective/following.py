@@ -88,7 +88,7 @@ class Followed:
             return _VALUES + shard.tobytes()
         key = fold(fold(key_from_seed(self.seed), rank), self.count)
         keys = [fold(key, K.crc32c(parameter.name.encode())) for parameter in self.bucket.parameters]
-        return _DIFFERENCES + self.bucket.form(0, 1).encode(sent, keys, self.count)
+        return _DIFFERENCES + self.bucket.form(0, 1).encode(sent, keys, self.count)[0]
 
     def _is_far(self, differences: list[F32], parts: list[F32]) -> bool:
         """Whether so much is new that its coding error would be felt, as when other parameters were loaded."""

@@ -81,15 +81,29 @@ class Reduction(ABC):
         """The frame of a piece. Keys go by parameter and step, so that how parameters fall into buckets changes nothing."""
         key = fold(fold(self.key, gradients.step), purpose)
         keys = [fold(key, K.crc32c(parameter.name.encode())) for parameter in gradients.bucket.parameters]
-        return gradients.bucket.form_for(parts, piece, self.pieces).encode(parts, keys, gradients.step)
+        frame, gradients.echoes[piece] = gradients.bucket.form_for(parts, piece, self.pieces).encode(
+            parts, keys, gradients.step
+        )
+        return frame
 
-    def _add(self, gradients: BucketGradients, frame: Piece, outs: Sequence[Vector], piece: int, weight: float) -> None:
-        gradients.bucket.form(piece, self.pieces).add(frame, outs, weight, gradients.step)
+    def _add(
+        self,
+        gradients: BucketGradients,
+        frame: Piece,
+        outs: Sequence[Vector],
+        piece: int,
+        weight: float,
+        *,
+        own: bool = False,
+    ) -> None:
+        """Add a decoded frame; what is known of the last `own` frame for this piece is not decoded."""
+        echoes = gradients.echoes[piece] if own else None
+        gradients.bucket.form(piece, self.pieces).add(frame, outs, weight, gradients.step, echoes)
 
     def _commit(self, gradients: BucketGradients, frame: Piece, sent: list[Vector], piece: int) -> None:
         """A frame was delivered: take its values off the memories. (Where there is no memory, off gradients about to be replaced.)"""
         if gradients.bucket.has_memory:
-            self._add(gradients, frame, sent, piece, -1.0)
+            self._add(gradients, frame, sent, piece, -1.0, own=True)
 
 
 class Gathered(Reduction):
@@ -104,8 +118,8 @@ class Gathered(Reduction):
             return
         self._commit(gradients, frames[0], gradients.sending[0], 0)
         gradients.values.fill(0)
-        for frame in arrived:
-            self._add(gradients, frame, self._parts(gradients, 0), 0, 1 / self.group.world)
+        for rank, frame in enumerate(arrived):
+            self._add(gradients, frame, self._parts(gradients, 0), 0, 1 / self.group.world, own=rank == self.group.rank)
 
 
 class Sharded(Reduction):
@@ -135,7 +149,7 @@ class Sharded(Reduction):
         self._commit(gradients, shared, sending, own)
         gradients.values.fill(0)
         for piece, frame in enumerate(averages):
-            self._add(gradients, frame, self._parts(gradients, piece), piece, 1.0)
+            self._add(gradients, frame, self._parts(gradients, piece), piece, 1.0, own=piece == own)
 
     def scatter(self, gradients: BucketGradients, frames: list[bytes], weight: float) -> list[Vector] | None:
         """`weight` times the sum over all ranks of the own piece; None if the gradients of any rank are not finite."""
