@@ -144,7 +144,7 @@ def seeds(name: str) -> str:
     """Those that its claims have."""
     found = outcome_of(name)
     if not found.sentences:
-        return ""
+        return "none"
     return str(_first_number(_fewest(found.sentences) or str(len(found.seeds))))
 
 

@@ -74,7 +74,8 @@ def test_half_a_series_decides_nothing_and_its_end_changes_the_page(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results").mkdir()
     page = "Helps: <!--= outcome co3-training; helps --><!--/-->, <!--= seeds co3-training --><!--/--> seeds\n"
-    assert _fresh(pages, page) == page.replace("helps --><", "helps -->not run yet<")
+    assert "helps -->not run yet<" in (empty := _fresh(pages, page))
+    assert "co3-training -->none<" in empty
     claim = "error feedback helps: +0.1 ± 0.01"
     _write(f"INCONCLUSIVE: {claim} over 2 pairs, p = 0.01; 2 of 5 seeds so far", 3)
     assert "helps -->INCONCLUSIVE, 2 of 5 seeds so far<" in (half := _fresh(pages, page))
