@@ -121,19 +121,22 @@ private:
         return *known;
     }
 
-    // What the first components leave of the sample.
+    // What the first components leave of the sample: of what fewer have left, where that is known.
     const float* residual(size_t rank) {
-        for (size_t k = 0; k < rank; k++) {
-            if (!residuals_[k + 1].empty()) continue;
-            const float* left = in_.left + k * in_.sampled_rows;
-            const float* right = in_.right + k * in_.sampled_columns;
-            residuals_[k + 1] = residuals_[k];
-            for (size_t row = 0; row < in_.sampled_rows; row++) {
-                float* values = residuals_[k + 1].data() + row * in_.sampled_columns;
-                for (size_t i = 0; i < in_.sampled_columns; i++) values[i] -= left[row] * right[i];
-            }
+        if (residuals_[rank].empty()) {
+            size_t k = rank - 1;
+            while (residuals_[k].empty()) k--;
+            residuals_[rank] = residuals_[k];
+            for (; k < rank; k++) take_off(k, residuals_[rank].data());
         }
         return residuals_[rank].data();
+    }
+
+    void take_off(size_t component, float* values) const {
+        const float* left = in_.left + component * in_.sampled_rows;
+        const float* right = in_.right + component * in_.sampled_columns;
+        for (size_t row = 0; row < in_.sampled_rows; row++, values += in_.sampled_columns)
+            for (size_t i = 0; i < in_.sampled_columns; i++) values[i] -= left[row] * right[i];
     }
 
     const float* part(size_t rank, const Group& group) { return residual(rank) + group.begin * in_.sampled_columns; }

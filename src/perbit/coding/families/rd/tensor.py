@@ -35,6 +35,7 @@ _FEWEST_IN_CLASS = 2048
 _SAMPLE = 4096  # values for an estimate
 _LARGEST_SUMMED = 1e36  # sums of larger values might overflow
 _MODERATE = 2.0**40  # the largest value, or the inverse of the smallest, whose squares need no scale
+_NO_TRANSFORM: F32 = np.empty(0, np.float32)
 _TINIEST = -120  # as a power of two: the inverse of a scale is a float32
 
 
@@ -248,10 +249,6 @@ class Layout:
     def n(self) -> int:
         return self.planes * self.rows * self.columns
 
-    @property
-    def sides(self) -> tuple[int, int, int]:
-        return self.planes, self.rows, self.columns
-
     @classmethod
     def of(cls, shape: Shape, by_frequency: bool) -> Layout:
         if by_frequency:
@@ -324,13 +321,13 @@ def _read_at_once(src: Reader, shape: Shape, step: float) -> F32:
     head = rest[0] if len(rest) else 0
     if head == _ALL_ZERO:
         return _read(src, shape, step)
-    transform, by_frequency = np.empty(0, np.float32), Layout(0, 0, 0)
+    transform, by_frequency = _NO_TRANSFORM, (0, 0, 0)
     if taps and head < _ALL_ZERO and head & _BY_FREQUENCY:
         src.spend(planes.cost(taps, n))
-        transform, by_frequency = planes.transform(taps).reshape(-1), Layout.of(shape, True)
+        transform, by_frequency = planes.transform(taps).reshape(-1), (size(taps), shape[0], shape[1])
     out, left = np.empty(n, np.float32), src.left
     used, spent, sections = kernels.native().decode_tensor(
-        rest, Layout.of(shape, False).sides, by_frequency.sides, transform, step, left.memory, left.operations, out
+        rest, (1, *matrix_shape(shape)), by_frequency, transform, step, left.memory, left.operations, out
     )
     src.spend(Cost(*spent))  # refused here if it was too much: then nothing more was done
     src.sections.extend(sections)
