@@ -96,6 +96,21 @@ def nncodec_means(_: str) -> str:
     return f"{table(head, said)}\n\n{found['peer']}; its speed {found['peer_speed']}."
 
 
+def nncodec_speed(_: str) -> str:
+    """Megabytes a second, and in brackets over NNCodec's."""
+    found = results("rd_speed")
+    ways = {"encode": "encode, `step`", "encode_by_bits": "encode, `bits`", "decode": "decode"}
+    lines = (
+        [
+            f"`{row['recording']}`, {row['db']:.1f} dB",
+            f"{row['bytes_by_peer']:.2f}",
+            *(f"{row[f'{way}_mb_per_second']:.0f} ({row[f'{way}_times_peer']:.1f} ×)" for way in ways),
+        ]
+        for row in found["rows"]
+    )
+    return table(["MB/s (over NNCodec's)", "bytes over NNCodec's", *ways.values()], lines) + f"\n\n{found['peer']}."
+
+
 def _mean(rows: list[dict[str, Any]], key: str) -> float:
     logs = [math.log(row[key]) for row in rows if key in row]
     return math.exp(sum(logs) / len(logs))
@@ -141,6 +156,7 @@ TABLES: dict[str, Callable[[str], str]] = {
     "rates": rates,
     "nncodec": nncodec,
     "nncodec_means": nncodec_means,
+    "nncodec_speed": nncodec_speed,
     "parts_by_error": parts_by_error,
     "parts_by_recording": parts_by_recording,
     "speed": speed,

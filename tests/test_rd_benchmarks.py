@@ -90,6 +90,20 @@ def test_the_points_are_those_of_the_codec(folder: Path, monkeypatch: pytest.Mon
         )
 
 
+def test_speeds_are_measured_at_the_same_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import rd_speed
+
+    np.savez(folder / "other.npz", w=np.random.default_rng(1).normal(size=9000).astype(np.float32))
+    for recording in ("toy", str(folder / "other.npz"), "toy"):
+        run(rd_speed, recording, "--repeats", "1", monkeypatch=monkeypatch)
+    found = json.loads((folder / "results" / "rd_speed.json").read_text())
+    assert [row["recording"] for row in found["rows"]] == ["other"] * 2 + ["toy"] * 2
+    for row, target in zip(found["rows"], (-13, -5) * 2, strict=True):
+        assert row["db"] == pytest.approx(target, abs=0.6)
+        assert 0.3 < row["bytes_by_peer"] < 1.2
+        assert min(row["encode_times_peer"], row["decode_times_peer"], row["encode_by_bits_times_peer"]) > 0
+
+
 def test_measured_recordings_stay_unless_the_settings_change(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import rd_peers
 
