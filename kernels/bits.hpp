@@ -71,7 +71,7 @@ inline void store32(uint16_t* p, __m256i a, __m256i b, __m256i c, __m256i d) {
     _mm256_storeu_si256((__m256i*)(p + 16), _mm256_permute4x64_epi64(_mm256_packus_epi32(c, d), ORDER));
 }
 
-// Tables of floats looked up eight at a time: up to 16 entries live in two registers, longer ones are gathered.
+// Tables of floats looked up eight at a time: up to 16 entries live in two registers, up to 32 in four, longer ones are gathered.
 struct RegisterTable {
     __m256 low, high;
 
@@ -85,6 +85,16 @@ struct RegisterTable {
     __m256 operator()(__m256i index) const {
         const __m256 bit3_as_sign = _mm256_castsi256_ps(_mm256_slli_epi32(index, 28));
         return _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, index), _mm256_permutevar8x32_ps(high, index), bit3_as_sign);
+    }
+};
+
+struct WideRegisterTable {
+    RegisterTable low, high;
+
+    WideRegisterTable(const float* table, size_t size) : low(table, 16), high(table + 16, size - 16) {}
+
+    __m256 operator()(__m256i index) const {
+        return _mm256_blendv_ps(low(index), high(index), _mm256_castsi256_ps(_mm256_slli_epi32(index, 27)));
     }
 };
 

@@ -24,6 +24,8 @@ inline void lookup(const S* symbols, size_t n, const float* table, size_t size, 
 #ifdef PERBIT_AVX2
     if (size <= 16)
         i = lookup_vectors(symbols, n, RegisterTable(table, size), use);
+    else if (size <= 32)
+        i = lookup_vectors(symbols, n, WideRegisterTable(table, size), use);
     else
         i = lookup_vectors(symbols, n, MemoryTable{table}, use);
 #else

@@ -239,6 +239,9 @@ def test_tables_and_feedback(n: int) -> None:
         (np.uint8, 3),
         (np.uint8, 16),
         (np.uint8, 17),
+        (np.uint8, 31),
+        (np.uint8, 32),
+        (np.uint8, 33),
         (np.uint8, 256),
         (np.uint16, 4096),
     ):
