@@ -85,10 +85,10 @@ PLAN = [
     _claims("heterogeneous", 6, "heterogeneous_phishing"),
     Planned("G", "theorem-9", 3, _script("mcm/theorem9.py"), "results/mcm/theorem9.json"),
     Planned("G", "largest-step", 5, _script("mcm/largest_step.py"), "results/mcm/largest_step.json"),
-    _deep("mcm-mnist", "H", 120),
-    _deep("mcm-mnist-writers", "H", 120),
-    _deep("mcm-cifar-authors", "H", 90),
-    _deep("mcm-fashion", "H", 90),
+    _deep("mcm-mnist", "H", 85),
+    _deep("mcm-mnist-writers", "H", 85),
+    _deep("mcm-cifar-authors", "H", 75),
+    _deep("mcm-fashion", "H", 65),
 ]
 
 
