@@ -395,11 +395,25 @@ def test_channel_frames_of_many_tensors_are_those_of_dumps() -> None:
     rng = np.random.default_rng(0)
     tensors = {f"layer.{i}.weight": rng.normal(size=(3, 1 + i % 5)).astype(np.float32) for i in range(60)}
     layout = Layout.of(tensors)
-    for plan in (Plan.of("topk(0.3) | fp16", small="raw"), Plan.of("uniform(4) | rans", small_below=10, small="fp16")):
+    for plan in (
+        Plan.of("topk(0.3) | fp16", small="raw"),
+        Plan.of("uniform(4) | rans", small_below=10, small="fp16"),
+        Plan.of("qsgd(4, bucket=0) | rans", small_below=10, small="raw"),
+    ):
         made = frames.blueprint(plan, layout)
         for number, digest in ((None, None), (5, b"abcdefgh")):
-            frame, _ = frames.write(made, layout.flatten(tensors), 1, number, digest)
+            frame, value = frames.write(made, layout.flatten(tensors), 1, number, digest)
             assert frame == perbit.dumps(tensors, plan, seed=1, sequence=number, digest=digest)
+            decoded = layout.flatten(perbit.loads(frame))
+            assert value.tobytes() == decoded.tobytes() == frames.read(frame, made).values().tobytes()
+
+
+def test_a_tensor_that_is_not_finite_is_named_however_many_short_cuts_there_are() -> None:
+    tensors = {"first": np.ones((40, 30), np.float32), "second": np.full((40, 30), np.inf, np.float32)}
+    layout = Layout.of(tensors)
+    for plan in ("qsgd(4, bucket=0) | rans", "raw"):
+        with pytest.raises(perbit.EncodeError, match="second"):
+            frames.write(frames.blueprint(perbit.codec(plan), layout), layout.flatten(tensors), 1, None, None)
 
 
 def test_a_receiver_refuses_frames_of_another_codec() -> None:

@@ -37,7 +37,7 @@ class Blueprint:
     numbered_head: bytes  # up to the sequence number
     plain_head: bytes
     directory: bytes  # as a section, compressed if that is shorter
-    short: Shortcut | None = None  # for lone vectors, if the codec has a short cut
+    shorts: tuple[Shortcut, ...] = ()  # of the tensors, if all of them have one
 
     @cached_property
     def n_expected(self) -> int:
@@ -108,21 +108,37 @@ def blueprint_of(layout: Layout, entries: tuple[Entry, ...]) -> Blueprint:
     out = Writer()
     write_message(list(entries), None, None, out)
     plain_head, rest = out.join()[:_SEQUENCE_AT], out.join()[_SEQUENCE_AT:]
-    short = shortcut_for(entries[0].codec, layout.n) if len(entries) == 1 else None
-    return Blueprint(layout, entries, stateful_head(plain_head), plain_head, rest, short)
+    shorts = [shortcut_for(entry.codec, hi - lo) for entry, (lo, hi) in zip(entries, layout.bounds, strict=True)]
+    found = tuple(short for short in shorts if short is not None)
+    return Blueprint(
+        layout, entries, stateful_head(plain_head), plain_head, rest, found if len(found) == len(entries) else ()
+    )
 
 
 def write(made: Blueprint, flat: F32, seed: int, sequence: int | None, digest: bytes | None) -> tuple[bytes, F32]:
     """The frame `perbit.dumps(tensors, plan, seed=seed, sequence=sequence, digest=digest)` would give, and its decoded value."""
-    out = _begin(made, sequence, digest)
     key = key_from_seed(seed)
-    value = made.short.encode(flat, out, fold(key, 0)) if made.short else None
-    if value is not None:
-        return seal(out), value
+    if made.shorts:
+        out = _begin(made, sequence, digest)
+        value = _write_short(made, flat, out, key)
+        if value is not None:
+            return seal(out), value
+    out = _begin(made, sequence, digest)
     for index, (entry, (lo, hi)) in enumerate(zip(made.entries, made.layout.bounds, strict=True)):
         payload.write(flat[lo:hi].reshape(entry.shape), entry, entry.name, out, fold(key, index))
     frame = seal(out)
     return frame, read(frame, made).values()
+
+
+def _write_short(made: Blueprint, flat: F32, out: Writer, key: int) -> F32 | None:
+    """All tensors by their short cuts, and their decoded value; None if one of them is not finite."""
+    values = []
+    for index, (short, (lo, hi)) in enumerate(zip(made.shorts, made.layout.bounds, strict=True)):
+        value = short.encode(flat[lo:hi], out, fold(key, index))
+        if value is None:
+            return None
+        values.append(value)
+    return values[0] if len(values) == 1 else np.concatenate(values)
 
 
 def write_parts(
@@ -161,16 +177,15 @@ class Opened:
     digest: bytes | None
     entries: tuple[Entry, ...]
     payload: Reader
-    short: Shortcut | None = None
+    shorts: tuple[Shortcut, ...] = ()
 
     def values(self) -> F32:
         """All tensors as one flat vector."""
         with payload.decoding():
-            if self.short:
-                value = self.short.decode(self.payload)
-                self.payload.end()
-                return value
-            parts = [np.asarray(payload.read(self.payload, entry), np.float32) for entry in self.entries]
+            if self.shorts:
+                parts = [short.decode(self.payload) for short in self.shorts]
+            else:
+                parts = [np.asarray(payload.read(self.payload, entry), np.float32) for entry in self.entries]
             self.payload.end()
         return (
             parts[0].reshape(-1) if len(parts) == 1 else np.concatenate([part.reshape(-1) for part in parts] or [_NONE])
@@ -210,7 +225,7 @@ def read(frame: Piece, expected: Blueprint, codecs: AgreedLike | None = None) ->
     if src.view[src.position : src.position + len(expected.directory)] != expected.directory:
         return _read_any(frame, expected, codecs)
     src.position += len(expected.directory)
-    return Opened(sequence, digest, expected.entries, src, expected.short)
+    return Opened(sequence, digest, expected.entries, src, expected.shorts)
 
 
 def number(frame: Piece) -> int:

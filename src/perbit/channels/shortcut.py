@@ -1,4 +1,4 @@
-"""Short cuts for the commonest small frames: one vector, raw, or by QSGD with one norm and a symbol coder.
+"""Short cuts for the commonest small tensors: raw, or by QSGD with one norm and a symbol coder.
 
 The same kernels and the same coder run, so the bytes are those of the long way (a test compares them); what is left out is
 the machinery around them, which for a few hundred values costs far more than the coding itself. The sender's value comes
