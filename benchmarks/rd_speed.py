@@ -57,7 +57,8 @@ def runner(tensors: Tensors, spec: str) -> Runner:
 
 def step_of(frame: bytes, n: int) -> str:
     """The spec with the step that all tensors of a frame share."""
-    return next(t["spec"] for t in perbit.inspect(frame, max_values=n)["tensors"] if t["spec"].startswith("rd("))
+    specs: list[str] = [t["spec"] for t in perbit.inspect(frame, max_values=n)["tensors"]]
+    return next(spec for spec in specs if spec.startswith("rd("))
 
 
 def race(runners: dict[str, Runner], repeats: int) -> dict[str, dict[str, float]]:
