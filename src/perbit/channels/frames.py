@@ -196,15 +196,24 @@ class Opened:
 
         Whoever made the frame passes its echoes and need not decode what they know.
         """
+        known: Sequence[Echo | None] = echoes or [None] * len(outs)
+        for entry, out, echo in zip(self.entries, outs, known, strict=True):
+            self.add_next(entry, out, weight, echo)
+        self.end()
+
+    def end(self) -> None:
+        """Nothing may follow the last tensor."""
         with payload.decoding():
-            for index, (entry, out) in enumerate(zip(self.entries, outs, strict=True)):
-                echo = echoes[index] if echoes else None
-                if echo is None or echo.add is None or not isinstance(out, np.ndarray):
-                    payload.add(self.payload, entry, out, weight)
-                else:
-                    self.payload.take(echo.n_bytes, "a tensor")
-                    echo.add(out, weight)
             self.payload.end()
+
+    def add_next(self, entry: Entry, out: F32 | Afar, weight: float, echo: Echo | None) -> None:
+        """The same for the next tensor alone."""
+        with payload.decoding():
+            if echo is None or echo.add is None or not isinstance(out, np.ndarray):
+                payload.add(self.payload, entry, out, weight)
+            else:
+                self.payload.take(echo.n_bytes, "a tensor")
+                echo.add(out, weight)
 
 
 _NONE = np.zeros(0, np.float32)

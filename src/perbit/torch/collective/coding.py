@@ -40,13 +40,37 @@ class FrameForm:
         self, frame: Piece, outs: Sequence[Vector], weight: float, step: int, echoes: Sequence[Echo] | None = None
     ) -> None:
         """Add `weight` times the decoded values to the flat arrays `outs`; `echoes` if this rank made the frame."""
+        self._open(frame, step).add_to(outs, weight, echoes)
+
+    def replace(
+        self,
+        arrived: Sequence[Piece],
+        outs: Sequence[Vector],
+        weight: float,
+        step: int,
+        own: int,
+        echoes: Sequence[Echo],
+    ) -> None:
+        """Make `outs` the sum of all these frames, each times `weight`: tensor by tensor, as long as each is in the cache.
+
+        `arrived[own]` is that of this rank.
+        """
+        opened = [self._open(frame, step) for frame in arrived]
+        for index, out in enumerate(outs):
+            out.fill(0)
+            for rank, frame in enumerate(opened):
+                frame.add_next(frame.entries[index], out, weight, echoes[index] if rank == own else None)
+        for frame in opened:
+            frame.end()
+
+    def _open(self, frame: Piece, step: int) -> frames.Opened:
         opened = frames.read(frame, self.blueprint, [entry.codec for entry in self.blueprint.entries])
         if opened.sequence != step:
             raise StateMismatch(
                 f"another rank is at step {opened.sequence}, this one at {step}; resume all ranks from one checkpoint",
                 *(opened.sequence, step),
             )
-        opened.add_to(outs, weight, echoes)
+        return opened
 
 
 def cuts(n: int, pieces: int) -> Iterator[tuple[int, int]]:

@@ -117,9 +117,8 @@ class Gathered(Reduction):
             gradients.values.fill(np.nan)
             return
         self._commit(gradients, frames[0], gradients.sending[0], 0)
-        gradients.values.fill(0)
-        for rank, frame in enumerate(arrived):
-            self._add(gradients, frame, self._parts(gradients, 0), 0, 1 / self.group.world, own=rank == self.group.rank)
+        form, parts = gradients.bucket.form(0, 1), self._parts(gradients, 0)
+        form.replace(arrived, parts, 1 / self.group.world, gradients.step, self.group.rank, gradients.echoes[0])
 
 
 class Sharded(Reduction):
