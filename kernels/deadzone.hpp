@@ -62,12 +62,12 @@ inline double dead_zone_block(const float* x, const float* noise, size_t n, cons
 }
 #endif
 
-// Most often all levels have four bits; many of these are counted much faster, and few need small tables only.
-inline void count_levels(const uint8_t* levels, size_t n, uint64_t counts[256]) {
+// Most often all levels have four bits; many of these are counted much faster, and few need small tables only. Returns what none is above.
+inline uint8_t count_levels(const uint8_t* levels, size_t n, uint64_t counts[256]) {
     constexpr size_t MANY = 2048;
-    std::fill_n(counts, 256, 0);
-    const uint8_t largest = *std::max_element(levels, levels + n);
-    if (largest >= 16) {
+    uint8_t most = 0;  // no level is above this
+    for (size_t i = 0; i < n; i++) most |= levels[i];
+    if (most >= 16) {
         histogram(levels, n, 256, counts);
     } else if (n >= MANY) {
         histogram(levels, n, 16, counts);
@@ -77,6 +77,7 @@ inline void count_levels(const uint8_t* levels, size_t n, uint64_t counts[256]) 
         for (size_t level = 0; level < 16; level++)
             counts[level] = (tables[0][level] + tables[1][level]) + (tables[2][level] + tables[3][level]);
     }
+    return most;
 }
 
 ScalarCost scalar_cost(const float* x, const float* noise, size_t n, float scale, float sigma, float rounding) {
@@ -87,9 +88,9 @@ ScalarCost scalar_cost(const float* x, const float* noise, size_t n, float scale
     for (size_t begin = 0; begin < n; begin += SUM_BLOCK)
         error += dead_zone_block(x + begin, noise + begin, std::min(SUM_BLOCK, n - begin), zone, levels.data() + begin);
     uint64_t counts[256];
-    count_levels(levels.data(), n, counts);
+    const size_t most = count_levels(levels.data(), n, counts);
     const double all = exact_log2(double(n));
-    for (size_t level = 0; level < 256; level++)
+    for (size_t level = 0; level <= most; level++)
         if (counts[level]) bits += double(counts[level]) * (all - exact_log2(double(counts[level])) + (level ? 1.0 : 0.0));
     return {error, bits};
 }

@@ -43,11 +43,13 @@ public:
             if (rank <= in_.count) ranks.push_back(rank);
         for (size_t i = FIRST_TRIED; i < ranks.size(); i += 3) look(ranks[i], 0);
         look(ranks.back(), 0);
-        for (size_t index = 0; index <= COARSEST_TRIED; index += 2) {
-            const Judgement now = least();
-            if (now.rank && index != now.coarse) look(now.rank, index);
+        Judgement now = least();
+        while (now.rank && now.coarse < COARSEST_TRIED) {  // coarser as long as that helps
+            look(now.rank, now.coarse + 2);
+            const Judgement next = least();
+            if (next.coarse == now.coarse) break;
+            now = next;
         }
-        const Judgement now = least();
         // Those beside it; nothing at all stands before the first one.
         const size_t at = size_t(std::find(ranks.begin(), ranks.end(), now.rank) - ranks.begin());
         const size_t begin = now.rank && at ? at - 1 : 0, end = std::min(now.rank ? at + 2 : 1, ranks.size());

@@ -93,11 +93,12 @@ def choose_components(
     ranks = [rank for rank in _RANKS if rank <= len(sigma)]
     for rank in ranks[_FIRST_TRIED::3] + ranks[-1:]:
         look(rank, 0)
-    for index in range(0, _COARSEST_TRIED + 1, 2):  # of the best so far: coarser as long as that helps
-        rank, now = best()
-        if rank and index != now:
-            look(rank, index)
     rank, index = best()
+    while rank and index < _COARSEST_TRIED:  # coarser as long as that helps
+        look(rank, index + 2)
+        if best() != (rank, index + 2):
+            break
+        index += 2
     at = ranks.index(rank) if rank else -1
     for rank in ranks[max(at - 1, 0) : at + 2]:
         look(rank, index)
