@@ -24,7 +24,7 @@ from perbit.engines import fsdp
 from perbit.engines.ddp import State
 from perbit.errors import SpecError
 from perbit.plan import Budget, Chooser, Plan
-from perbit.torch.collective.buckets import Bucket, BucketGradients, CodedParameter, ShardBucket
+from perbit.torch.collective.buckets import Bucket, BucketGradients, CodedParameter, ShardBucket, piece_shape
 from perbit.torch.collective.coding import cuts
 from perbit.torch.collective.reduction import Gathered, Reduction, Sharded
 from perbit.torch.feedback import Memories, decay
@@ -313,3 +313,21 @@ def test_pieces_cover_every_value_and_every_memory_once(sizes: list[int], pieces
             assert [at for lo, hi in bounds for at in range(lo, hi)] == list(
                 range(bucket.memory_size(parameter, pieces))
             )
+
+
+@given(st.lists(st.integers(0, 9), min_size=0, max_size=3), st.integers(1, 6))
+def test_a_piece_of_a_matrix_is_some_of_its_rows(shape: list[int], pieces: int) -> None:
+    found = [piece_shape(tuple(shape), piece, pieces) for piece in range(pieces)]
+    assert sum(map(size, found)) == size(tuple(shape))
+    if len(shape) > 1 and shape[0] >= pieces:
+        assert sum(rows for rows, *_ in found) == shape[0]
+        assert all(columns == shape[1:] for _, *columns in found)
+
+
+def test_low_rank_is_low_rank_in_pieces_too() -> None:
+    matrix = CodedParameter.of("w", (300, 100), codec("lowrank(2) | fp16"), True, 0)
+    values = np.random.default_rng(0).normal(size=30_000).astype(np.float32)
+    for piece, rows in enumerate((60, 60, 60, 60, 60)):
+        (lo, hi) = Bucket((matrix,)).in_values(piece, 5)[0]
+        frame, _ = Bucket((matrix,)).form(piece, 5).encode([values[lo:hi]], [piece], 0)
+        assert len(frame) < 2 * 2 * (rows + 100) + 100

@@ -75,7 +75,9 @@ class Bucket:
     @cache  # noqa: B019  a model has few buckets, and they last as long as the training
     def in_parameter(self, piece: int, pieces: int) -> Bounds:
         """The piece of every parameter, counted from where the parameter begins; memories are cut in the same way."""
-        return [list(cuts(parameter.n, pieces))[piece] for parameter in self.parameters]
+        shapes = [piece_shape(parameter.shape, piece, pieces) for parameter in self.parameters]
+        before = [sum(size(piece_shape(p.shape, i, pieces)) for i in range(piece)) for p in self.parameters]
+        return [(start, start + size(shape)) for start, shape in zip(before, shapes, strict=True)]
 
     @cache  # noqa: B019
     def in_values(self, piece: int, pieces: int) -> Bounds:
@@ -87,10 +89,7 @@ class Bucket:
         return parameter.n
 
     def shapes(self, piece: int, pieces: int) -> list[Shape]:
-        """A whole parameter keeps its shape, a piece of one is a vector."""
-        if pieces == 1:
-            return [parameter.shape for parameter in self.parameters]
-        return [(hi - lo,) for lo, hi in self.in_parameter(piece, pieces)]
+        return [piece_shape(parameter.shape, piece, pieces) for parameter in self.parameters]
 
     @cache  # noqa: B019
     def form(self, piece: int, pieces: int) -> FrameForm:
@@ -141,6 +140,15 @@ class BucketGradients:
     index: int  # of the bucket in the step
     sending: list[list[Vector]] = field(default_factory=list)  # what is encoded for each piece
     echoes: dict[int, list[Echo]] = field(default_factory=dict)  # of the last frame that this rank made for a piece
+
+
+def piece_shape(shape: Shape, piece: int, pieces: int) -> Shape:
+    """Of the pieces that a parameter is cut into: some of its rows, if there are enough of them, so that codecs for matrices still see some."""
+    if pieces == 1:
+        return shape
+    by_rows = len(shape) > 1 and shape[0] >= pieces
+    lo, hi = list(cuts(shape[0] if by_rows else size(shape), pieces))[piece]
+    return (hi - lo, *shape[1:]) if by_rows else (hi - lo,)
 
 
 def ring_bytes(n: int, world: int) -> int:
