@@ -123,7 +123,7 @@ def test_a_killed_node_and_a_killed_driver_cost_nothing(
     environment = {**os.environ, **slowly}
     driver = subprocess.Popen([*command, "--ray", address], env=environment, stderr=subprocess.PIPE, text=True)
     assert driver.stderr is not None
-    while len(list(beats.iterdir())) < 2:  # both nodes train
+    while len(list(beats.iterdir())) < 3:  # the driver has tried the model, and both nodes train
         assert driver.poll() is None
         time.sleep(0.1)
     assert nodes.stdin is not None
@@ -140,7 +140,6 @@ def test_a_killed_node_and_a_killed_driver_cost_nothing(
     assert resumed.returncode == 0, resumed.stderr
     assert compare("-o", "local", "--processes", "2").returncode == 0
     assert results("there") == results("local")
-    assert len(list(beats.iterdir())) > 2  # processes
 
 
 @pytest.mark.slow
