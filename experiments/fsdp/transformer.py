@@ -31,7 +31,7 @@ from perbit.files import write_json
 from perbit.sim.verdicts import Claim
 from perbit_papers.data import store
 
-GRADIENTS, PARAMETERS = "topk(0.05) | uniform(4) | rans", "uniform(4) | rans"
+GRADIENTS, PARAMETERS = "topk(0.04) | uniform(4) | rans", "uniform(4) | rans"
 LEAST = -0.05
 WIDTH, LAYERS, HEADS, LENGTH, BATCH, RATE = 64, 2, 4, 64, 4, 3e-3
 HELD_OUT = 100_000  # letters at the end
