@@ -4,8 +4,8 @@
 
 Every run is `world` processes over gloo on loopback. A seed draws the parameters and the samples; both methods get the same ones. What is coded,
 and the test, were stated before the runs: the held-out loss after the last step is at most LEAST above that of plain FSDP2, paired over
-seeds (a one-sided t-test at 5 %). (LEAST was thought to be what another seed changes; three seeds turned out to lie within 0.005.) The ranks' bits are compared after every run; runs that
-are in the results already are not made again.
+seeds (a one-sided t-test at 5 %). LEAST was thought to be what another seed changes; three seeds turned out to lie within 0.005. The ranks'
+bits are compared after every run; runs that are in the results already are not made again.
 """
 
 from __future__ import annotations
