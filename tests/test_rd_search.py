@@ -108,3 +108,12 @@ def test_values_too_small_to_pay_are_not_tried() -> None:
     with kernels.unfused(), patch.object(parts, "_is_hopeless", lambda mean_square, largest: False):
         assert perbit.encode(x, "rd(1, rank=0)") == short
     assert not perbit.decode(short).any()
+
+
+def test_a_model_of_a_few_values_moves() -> None:
+    """Names and heads alone take more than a bit per value."""
+    rng = np.random.default_rng(0)
+    model = {"weight": rng.normal(size=(4, 3)).astype(np.float32), "bias": rng.normal(size=3).astype(np.float32)}
+    back = perbit.loads(perbit.dumps(model, "rd(bits=1)"))
+    error = sum(float(((back[name] - x) ** 2).sum()) for name, x in model.items())
+    assert error < 0.01 * sum(float((x**2).sum()) for x in model.values())

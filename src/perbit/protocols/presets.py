@@ -33,8 +33,8 @@ QUANTIZE = (
     "qsgd(7) | rans"  # fine enough for the layers of a network, where one level for a whole tensor drowns it in noise
 )
 RAW = "raw"
-LOCAL_UP = "topk(0.05) | uniform(4) | rans"
-LOCAL_DOWN = "uniform(4) | rans"
+LOCAL_UP = "rd(bits=0.25)"
+LOCAL_DOWN = "rd(bits=1)"
 
 
 @dataclass(frozen=True)

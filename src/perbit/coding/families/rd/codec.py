@@ -21,6 +21,7 @@ from perbit.errors import DecodeError
 from perbit.kernels.api import F32
 
 _STEP_AND_SEAL = 8
+_LEAST = 64.0  # bytes that values get, whatever their heads take
 
 
 def _address(array: F32) -> int:
@@ -38,7 +39,8 @@ class RateDistortion(FloatCodec):
 
     Args:
         step: how fine the quantizer is, in the unit of the values.
-        bits: bits a value, at most; of a message, over all its tensors with this codec.
+        bits: bits a value, at most, heads counted; of a message, over all its tensors with this codec. Where heads leave less than 64 bytes,
+            these are used all the same: a model of a few values would never move.
         db: squared error in decibels relative to sending nothing, at most.
         random: random rounding, so that the mean of many decoded frames is the input.
         rank: components at most; 0 switches the low-rank part off.
@@ -106,7 +108,7 @@ class RateDistortion(FloatCodec):
 
     def _step(self, tensors: Sequence[Tensor], other_bytes: int) -> float:
         if self.bits is not None:
-            goal = self.bits * sum(each.flat.size for each in tensors) / 8 - other_bytes
+            goal = max(self.bits * sum(each.flat.size for each in tensors) / 8 - other_bytes, _LEAST)
             return search.step_for_bytes(tensors, goal, random=self.random)
         if self.db is not None:
             return search.step_for_error(tensors, self.db, random=self.random)
