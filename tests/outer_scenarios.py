@@ -133,6 +133,23 @@ def streaming() -> tuple[list[float], list[float], list[float]]:
     return *found, [float(x.detach()[0, 0]) for x in outer.shared.values()]
 
 
+def apart() -> dict[str, list[Any]]:
+    """Rank r moves half of the values by -4 (r + 1), the other half by -(r + 1); half can be sent. In the third round only the latter move."""
+    model = Moved()
+    outer = LocalSteps(model, "topk(0.5)", every=1, outer=mean_of_models, error_feedback=0.5, apart=True)
+    own, shared = [], []
+    for number in range(3):
+        with torch.no_grad():
+            model.w[:20] -= 4.0 * (dist.get_rank() + 1) * (number < 2)
+            model.w[20:] -= dist.get_rank() + 1
+        outer.step()
+        own.append((float(model.w[0, 0]), float(model.w[20, 0])))
+        with outer.shared_values():
+            shared.append((float(model.w[0, 0]), float(model.w[20, 0])))
+        assert own[-1] == (float(model.w[0, 0]), float(model.w[20, 0]))
+    return {"own": own, "shared": shared}
+
+
 def overlapped() -> tuple[int, int]:
     """Rank 0 trains on after a fragment has left, and only then does rank 1 take part in the exchange: it would hang if rank 0 waited."""
     model = Pair()
@@ -147,16 +164,18 @@ def overlapped() -> tuple[int, int]:
     return outer.model.digest(), digest(model)
 
 
-def diverged() -> dict[str, Any]:
+def diverged(apart: bool) -> dict[str, Any]:
     """Rank 1 has NaN in the second of three rounds."""
     model = Moved()
-    outer = LocalSteps(model, "topk(0.1)", every=1, outer=mean_of_models)
+    outer = LocalSteps(model, "topk(0.1)", every=1, outer=mean_of_models, apart=apart)
     found = []
     for number in range(3):
         with torch.no_grad():
             model.w += torch.nan if number == 1 and dist.get_rank() == 1 else 1.0
         outer.step()
-        found.append(float(model.w.detach().double().sum()))
+        with outer.shared_values():
+            found.append(float(model.w.detach().double().sum()))
+        assert bool(model.w.isfinite().all())
     return {"sums": found, "skipped": outer.metrics()["skipped"]}
 
 
@@ -180,5 +199,7 @@ def refused() -> list[str]:
         lambda: LocalSteps(network(), "topk(0.1)", every=10, fragments=2, delay=5),
         lambda: LocalSteps(network(), "topk(0.1)", every=10, keep=0.5),
         lambda: LocalSteps(network(), "topk(0.1)", every=10, fragments=9),
+        lambda: LocalSteps(network(), "topk(0.1)", every=10, error_feedback=False, apart=True),
+        lambda: LocalSteps(network(), "topk(0.1)", every=10, delay=2, apart=True),
     ]
     return [str(error_of(action)) for action in actions]

@@ -45,8 +45,8 @@ def test_ranks_part_and_meet_again(request: pytest.FixtureRequest, world: str) -
 )
 def test_every_preset_learns_digits(two: Ranks, name: str, changes: dict[str, int], at_least: float) -> None:
     first, second = two.run(scenarios.train, {"name": name, **changes}, 240)
-    if name != "diloco_int4":  # its ranks share what travels, not what they hold
-        assert first["digests"][-1] == second["digests"][-1]
+    shares_what_it_holds = name not in ("diloco_int4", "rd")  # the others' own models stay apart from what is shared
+    assert (first["digests"][-1] == second["digests"][-1]) == shares_what_it_holds
     assert first["shared"] == second["shared"]
     assert first["accuracy"] > 0.88
     assert first["metrics"]["total_ratio"] > at_least
@@ -99,15 +99,24 @@ def test_training_goes_on_while_a_fragment_travels(two: Ranks) -> None:
     assert first == second
 
 
-def test_a_round_with_a_model_that_is_not_finite_is_skipped(two: Ranks) -> None:
-    first, second = two.run(scenarios.diverged)
+def test_what_could_not_be_sent_stays_in_the_workers_own_model(two: Ranks) -> None:
+    """By hand: half of what waits counts. In the third round the other half of the values is the larger one, with 1 + .75 for each rank."""
+    for rank, result in enumerate(two.run(scenarios.apart)):
+        step = rank + 1
+        assert result["shared"] == [(-6.0, 0.0), (-12.0, 0.0), (-12.0, -1.75 * 1.5)]
+        assert result["own"] == [(-6.0, -0.5 * step), (-12.0, -0.75 * step), (-12.0, -1.75 * 1.5)]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_round_with_a_model_that_is_not_finite_is_skipped(two: Ranks, apart: bool) -> None:
+    first, second = two.run(scenarios.diverged, apart)
     assert first == second
     assert first["skipped"] == 1
     assert first["sums"][0] == first["sums"][1] < first["sums"][2]
 
 
 def test_what_does_not_fit_is_refused(two: Ranks) -> None:
-    for spec, every, model, world, zero, frozen, name, setting, times, share, parts in two.run(scenarios.refused):
+    for spec, every, model, world, zero, frozen, name, setting, times, share, parts, unkept, late in two.run(scenarios.refused):
         assert "made with spec" in spec
         assert every == "the checkpoint was made with every 3, this run has 4"
         assert model == "the checkpoint is of another model"
@@ -119,3 +128,5 @@ def test_what_does_not_fit_is_refused(two: Ranks) -> None:
         assert "delay must be below 5" in times
         assert "0 where there is no delay" in share
         assert "fragments must be 1 to 6" in parts
+        assert "give error_feedback too" in unkept
+        assert "needs delay=0" in late

@@ -62,7 +62,8 @@ class Trainer:
     @torch.no_grad()
     def loss(self) -> float:
         x, y = self.text.test(64, LENGTH)
-        return float(loss_of(self.model(x), y))
+        with self.outer.shared_values():
+            return float(loss_of(self.model(x), y))
 
     # --- checkpoints: a file for each worker, replaced only once it is whole ------------------------------------------
 

@@ -21,6 +21,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +63,22 @@ FEWER_BYTES = 300  # times, per sync, frames and headers counted
 class Run:
     """One worker of one run."""
 
-    def __init__(self, method: str, every: int, seed: int, settings: dict[str, Any], text: Text) -> None:
+    def __init__(
+        self,
+        method: str,
+        every: int,
+        seed: int,
+        settings: dict[str, Any],
+        text: Text,
+        *,
+        width: int = 64,
+        depth: int = 2,
+        steps: int = STEPS,
+    ) -> None:
         torch.manual_seed(seed)
+        self.steps = steps  # of the schedule
         self.text, self.rank = text, dist.get_rank()
-        self.module = GPT(text.symbols, LENGTH, width=64, depth=2)
+        self.module = GPT(text.symbols, LENGTH, width=width, depth=depth)
         self.n = sum(weight.numel() for weight in self.module.parameters())
         self.model: nn.Module = self.module
         self.outer, self.power = None, None
@@ -82,7 +95,7 @@ class Run:
 
     def step(self, number: int) -> None:
         for group in self.optimizer.param_groups:
-            group["lr"] = RATE * schedule(number)
+            group["lr"] = RATE * schedule(number, self.steps)
         x, y = self.text.batch(BATCH, LENGTH, self.rank, WORKERS, self.random)
         self.optimizer.zero_grad()
         loss_of(self.model(x), y).backward()
@@ -92,8 +105,10 @@ class Run:
 
     @torch.no_grad()
     def loss(self) -> float:
+        """Of the shared model."""
         x, y = self.text.test(128, LENGTH)
-        return float(loss_of(self.module(x), y))
+        with self.outer.shared_values() if self.outer else nullcontext():
+            return float(loss_of(self.module(x), y))
 
     def sent_bytes(self, steps: int) -> float:
         """Of one worker. What torch sends itself is counted as the ring that gloo runs."""
@@ -105,11 +120,11 @@ class Run:
         return steps * ring_bytes(self.n, WORKERS)
 
 
-def schedule(number: int) -> float:
+def schedule(number: int, steps: int) -> float:
     """A straight warm-up, then a cosine down to a tenth."""
     if number < WARM_UP:
         return (number + 1) / WARM_UP
-    return 0.55 + 0.45 * math.cos(math.pi * (number - WARM_UP) / (STEPS - WARM_UP))
+    return 0.55 + 0.45 * math.cos(math.pi * (number - WARM_UP) / (steps - WARM_UP))
 
 
 def measured(method: str, every: int, seed: int, settings: dict[str, Any], text: Text) -> dict[str, Any]:

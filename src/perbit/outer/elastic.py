@@ -27,7 +27,7 @@ from perbit.coding.codec import Codec
 from perbit.coding.families.formats import Raw
 from perbit.errors import PerbitError
 from perbit.kernels.api import F32
-from perbit.outer.model import MakeOptimizer, SharedModel
+from perbit.outer.model import MakeOptimizer, SharedModel, check_apart
 from perbit.plan.plan import PlanLike
 from perbit.torch.collective.buckets import Bucket, BucketGradients, CodedParameter, plan_by_parameter, ring_bytes
 from perbit.torch.collective.bytegroup import ByteGroup, filled
@@ -126,6 +126,7 @@ class ElasticSteps:
         min_workers: with fewer, a round does not end; training waits for more.
         host: the name or address at which the other workers reach this one; None for the name of the machine.
         timeout: how many seconds a worker may be silent within a round before it is left out of it.
+        apart: as for `LocalSteps`: what could not be sent waits in the worker's own model.
         patience: how many seconds a worker that reaches nobody goes on trying before it gives up with a TimeoutError.
     """
 
@@ -143,10 +144,12 @@ class ElasticSteps:
         host: str | None = None,
         timeout: float = 60.0,
         patience: float = 3600.0,
+        apart: bool = False,
     ) -> None:
         if every < 1:
             raise ValueError(f"every is a number of local steps, at least 1, got {every}")
-        self.kept = Kept(error_feedback, seed)
+        check_apart(apart, error_feedback)
+        self.kept, self.apart = Kept(error_feedback, seed), apart
         self.plan, self.every, self.patience = plan_by_parameter(spec), every, patience
         self.model = SharedModel(model, outer)
         self._bucket = self._bucket_of_model()
@@ -278,6 +281,8 @@ class ElasticSteps:
                 x.copy_(cast(means[name], x.dtype))
         else:
             self.model.restart()
+        if self.apart:
+            self.model.go_apart(self.kept.memories.taken(self.model.local), float(self.kept.error_feedback))
 
     def _bucket_of_model(self) -> Bucket:
         exact = {name: (tuple(x.shape), Raw()) for name, x in self.model.buffers.items()}

@@ -12,14 +12,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from perbit.outer.model import MakeOptimizer, Named, SharedModel, fragments_of
+from perbit.outer.model import MakeOptimizer, Named, SharedModel, check_apart, fragments_of
 from perbit.plan.plan import PlanLike, as_plan
 from perbit.torch.averaging import Memory, all_reduce
 from perbit.torch.collective.bytegroup import own_group
@@ -58,6 +58,8 @@ class LocalSteps:
         delay: for how many local steps training goes on while a fragment travels; 0: it waits. Less than every / fragments.
         keep: where there is a delay, the share of its own values that a worker keeps when a fragment arrives. They have seen the local
             steps since the fragment left, the shared ones have not.
+        apart: where what could not be sent waits. False: in an error memory, beside a model that goes on from the shared one. True: in the
+            worker's own model, which goes on from there, so that its gradients know what is still to be sent. No delay then.
     """
 
     def __init__(
@@ -73,9 +75,13 @@ class LocalSteps:
         fragments: int = 1,
         delay: int = 0,
         keep: float = 0.0,
+        apart: bool = False,
     ) -> None:
         _check_times(every, fragments, delay, keep)
-        self.plan, self.every, self.delay, self.keep = as_plan(spec), every, delay, keep
+        check_apart(apart, error_feedback)
+        if apart and delay:
+            raise ValueError("apart=True needs delay=0: what could not be sent is known only when a fragment has arrived")
+        self.plan, self.every, self.delay, self.keep, self.apart = as_plan(spec), every, delay, keep, apart
         self.model = SharedModel(model, outer)
         self.fragments = fragments_of({name: x.numel() for name, x in self.model.local.items()}, fragments)
         _take_from_first({**self.model.local, **self.model.buffers}, group)
@@ -98,8 +104,12 @@ class LocalSteps:
         """That of the shared model."""
         return self.model.optimizer
 
+    def shared_values(self) -> AbstractContextManager[None]:
+        """A block in which the model holds the shared parameters: to test or to save what all workers agree on."""
+        return self.model.lent()
+
     def step(self) -> bool:
-        """Count a local step; True if it was the last of a round. Without a delay the model is then the shared one."""
+        """Count a local step; True if it was the last of a round. Without a delay the model is then the shared one, or `apart` from it."""
         if self._flight is not None:
             self._flight.left -= 1
             if self._flight.left == 0:
@@ -163,6 +173,8 @@ class LocalSteps:
     @torch.no_grad()
     def _take(self, mean: Named, buffers: Named, keep: float) -> None:
         self.n_skipped += not self.model.move(mean, keep)
+        if self.apart:
+            self.model.go_apart(self.memory.memories.taken(mean), float(self.memory.error_feedback))
         for name, x in buffers.items():
             self.model.buffers[name].copy_(x)
 
@@ -194,6 +206,7 @@ class LocalSteps:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from `state_dict()` of the same rank, with the same model, spec, length of a round and fragments."""
+        state = {"apart": False, **state}  # which older ones do not say
         for key, mine in self._settings().items():
             if state[key] != mine:
                 raise ValueError(f"the checkpoint was made with {key} {state[key]!r}, this run has {mine!r}")
@@ -205,7 +218,7 @@ class LocalSteps:
 
     def _settings(self) -> dict[str, Any]:
         times = {"every": self.every, "fragments": len(self.fragments), "delay": self.delay, "keep": self.keep}
-        return {"spec": str(self.plan), **times, "error_feedback": self.memory.error_feedback}
+        return {"spec": str(self.plan), **times, "error_feedback": self.memory.error_feedback, "apart": self.apart}
 
 
 def _check_times(every: int, fragments: int, delay: int, keep: float) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 
 from perbit.kernels import K
+from perbit.kernels.api import F32
 from perbit.torch.errorfeedback import trained_parameters
 from perbit.torch.tensors import cast, strided
 
@@ -63,6 +65,30 @@ class SharedModel:
         return is_finite
 
     @torch.no_grad()
+    def go_apart(self, unsent: Mapping[str, F32], share: float) -> None:
+        """Put this share of what could not be sent back into the worker's own model: its next pseudo-gradient has it again.
+
+        What is beyond float32, as where a model diverged, is not put back.
+        """
+        for name, values in unsent.items():
+            own = self.local[name]
+            apart = self.shared[name].detach() - share * torch.from_numpy(values).view(own.shape).to(own.device)
+            if bool(apart.isfinite().all()):
+                own.copy_(cast(apart, own.dtype))
+
+    @torch.no_grad()
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Within the block the worker's own model holds the shared values."""
+        own = {name: x.clone() for name, x in self.local.items()}
+        self.restart()
+        try:
+            yield
+        finally:
+            for name, x in own.items():
+                self.local[name].copy_(x)
+
+    @torch.no_grad()
     def restart(self) -> None:
         """Go back to the shared model."""
         for name, shared in self.shared.items():
@@ -86,6 +112,11 @@ class SharedModel:
             for name, x in self.shared.items():
                 x.copy_(state["shared"][name])
         self.optimizer.load_state_dict(state["optimizer"])
+
+
+def check_apart(apart: bool, error_feedback: bool | float) -> None:
+    if apart and not error_feedback:
+        raise ValueError("apart=True is a place for what error feedback keeps: give error_feedback too, True or a share of it")
 
 
 def fragments_of(sizes: Mapping[str, int], count: int) -> list[list[str]]:

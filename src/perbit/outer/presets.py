@@ -24,6 +24,7 @@ class Preset:
     fragments: int = 1
     delay: int = 0
     keep: float = 0.0
+    apart: bool = False
 
     def outer(self, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
         """SGD, with Nesterov momentum if there is any."""
@@ -43,8 +44,8 @@ PRESETS = {
     "sparseloco": Preset(
         "topk(k=64, chunk=4096) | mwl2(2, 2) | rans", every=30, rate=1.0, momentum=0.0, error_feedback=0.95
     ),
-    # Ours: a tenth of a bit for each value, spent where it counts most, and error feedback instead of outer momentum.
-    "rd": Preset("rd(bits=0.1)", every=30, rate=1.0, momentum=0.0, error_feedback=True),
+    # Ours: a tenth of a bit for each value, spent where it counts most; what could not be sent stays in the worker's own model.
+    "rd": Preset("rd(bits=0.1)", every=30, rate=0.7, momentum=0.7, error_feedback=0.9, apart=True),
 }
 
 

@@ -6,7 +6,7 @@ Between the two the memory holds what is under way, so a step that fails is not 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -55,6 +55,10 @@ class Memories:
     def norms(self) -> dict[str, float]:
         """The Euclidean norm of every memory."""
         return {name: vectors.norm(array) for name, array in self.arrays.items()}
+
+    def taken(self, names: Iterable[str]) -> dict[str, F32]:
+        """The memories of these tensors, which are empty from now on."""
+        return {name: vectors.on_host(self.arrays.pop(name)) for name in names if name in self.arrays}
 
     def copies(self) -> dict[str, F32]:
         return {name: vectors.on_host(array) for name, array in self.arrays.items()}
