@@ -116,7 +116,9 @@ def test_a_round_with_a_model_that_is_not_finite_is_skipped(two: Ranks, apart: b
 
 
 def test_what_does_not_fit_is_refused(two: Ranks) -> None:
-    for spec, every, model, world, zero, frozen, name, setting, times, share, parts, unkept, late in two.run(scenarios.refused):
+    for spec, every, model, world, zero, frozen, name, setting, times, share, parts, unkept, late in two.run(
+        scenarios.refused
+    ):
         assert "made with spec" in spec
         assert every == "the checkpoint was made with every 3, this run has 4"
         assert model == "the checkpoint is of another model"

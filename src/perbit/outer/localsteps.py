@@ -80,7 +80,9 @@ class LocalSteps:
         _check_times(every, fragments, delay, keep)
         check_apart(apart, error_feedback)
         if apart and delay:
-            raise ValueError("apart=True needs delay=0: what could not be sent is known only when a fragment has arrived")
+            raise ValueError(
+                "apart=True needs delay=0: what could not be sent is known only when a fragment has arrived"
+            )
         self.plan, self.every, self.delay, self.keep, self.apart = as_plan(spec), every, delay, keep, apart
         self.model = SharedModel(model, outer)
         self.fragments = fragments_of({name: x.numel() for name, x in self.model.local.items()}, fragments)

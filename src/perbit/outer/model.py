@@ -116,7 +116,9 @@ class SharedModel:
 
 def check_apart(apart: bool, error_feedback: bool | float) -> None:
     if apart and not error_feedback:
-        raise ValueError("apart=True is a place for what error feedback keeps: give error_feedback too, True or a share of it")
+        raise ValueError(
+            "apart=True is a place for what error feedback keeps: give error_feedback too, True or a share of it"
+        )
 
 
 def fragments_of(sizes: Mapping[str, int], count: int) -> list[list[str]]:

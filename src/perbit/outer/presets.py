@@ -45,7 +45,7 @@ PRESETS = {
         "topk(k=64, chunk=4096) | mwl2(2, 2) | rans", every=30, rate=1.0, momentum=0.0, error_feedback=0.95
     ),
     # Ours: a tenth of a bit for each value, spent where it counts most; what could not be sent stays in the worker's own model.
-    "rd": Preset("rd(bits=0.1)", every=30, rate=0.7, momentum=0.7, error_feedback=0.9, apart=True),
+    "rd": Preset("rd(bits=0.1)", every=30, rate=1.0, momentum=0.3, error_feedback=0.9, apart=True),
 }
 
 
