@@ -15,7 +15,7 @@ import pytest
 FORBIDDEN = {
     "sm_80": r"fma\.rn(\.ftz)?\.f32|\.ftz|approx",
     "sm_90": r"fma\.rn(\.ftz)?\.f32|\.ftz|approx",
-    "gfx942": r"v_(pk_)?(fma|fmac|mad|mac)\w*_f32|v_rcp_f32|denorm_mode_32 [^3]",
+    "gfx942": r"v_(pk_)?(fma|fmac|mad|mac)\w*_f32|denorm_mode_32 [^3]",
 }
 
 
@@ -31,6 +31,8 @@ def test_every_kernel_compiles_and_fuses_nothing(target: str, tmp_path: Path) ->
     assert len(found["made"]) >= 50
     for made in found["made"]:
         assert made["n_bytes"] > 500, made["kernel"]
+        # The reciprocal of a float is not exact on AMD's GPUs; divisions of integers begin with one, times almost 2^32, and correct it.
+        assert made["text"].count("v_rcp_f32") == made["text"].count("0x4f7ffffe"), made["kernel"]
         assert not re.search(FORBIDDEN[target], made["text"]), (
             made["kernel"],
             re.findall(FORBIDDEN[target], made["text"]),
