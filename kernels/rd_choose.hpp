@@ -59,7 +59,7 @@ public:
 
 private:
     static constexpr size_t FIRST_TRIED = 2, COARSEST_TRIED = 6, COARSE_INDEXES = COARSEST_TRIED / 2 + 1;
-    static constexpr double CORRECTED_FULLY = 1.3, HEAD = 24, SCALAR = 1.69, REACH = 250 * SCALAR, GAIN = 0.2;
+    static constexpr double CORRECTED_FULLY = 1.3, TOLD_FROM_ROUNDING = 1e-5, HEAD = 24, SCALAR = 1.69, REACH = 250 * SCALAR, GAIN = 0.2;
     static constexpr float ROUNDING = 0.36f;
 
     struct Group {
@@ -152,7 +152,7 @@ private:
             sampled += group.stands_for * PERBIT_CALL(moments, part(rank, group), n, nullptr).sum_sq / double(n);
         }
         sampled *= double(in_.columns);
-        if (!(known > 0 && sampled > 0)) return 1.0;
+        if (!(known > TOLD_FROM_ROUNDING * in_.energy && sampled > 0)) return 1.0;
         const double weight = CORRECTED_FULLY - known * (in_.unit * in_.unit) / (double(in_.rows) * double(in_.columns));
         return std::pow(known / sampled, 0.5 * std::min(1.0, std::max(0.0, weight)));
     }

@@ -216,5 +216,10 @@ def _orthogonal(columns: F32) -> F32:
     """Nearly, by Cholesky's decomposition: products of matrices are much faster than Householder's reflections."""
     gram = (columns.T @ columns).astype(np.float64)
     gram[np.diag_indices_from(gram)] += 1e-7 * max(float(gram.trace()), 1e-30)
-    turned: F32 = columns @ np.linalg.inv(np.linalg.cholesky(gram)).T.astype(np.float32)
+    try:
+        lower = np.linalg.cholesky(gram)
+    except np.linalg.LinAlgError:  # nearly parallel columns: sums in float32 may leave a value below zero
+        reflected: F32 = np.linalg.qr(columns)[0]
+        return reflected
+    turned: F32 = columns @ np.linalg.inv(lower).T.astype(np.float32)
     return turned

@@ -21,6 +21,7 @@ _RANKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _FIRST_TRIED = 2  # of them, and every third after it
 _COARSEST_TRIED = 6  # as a power of √2; every second one is tried
 _CORRECTED_FULLY = 1.3  # less the squares of a residual, in steps, that is by how much
+_TOLD_FROM_ROUNDING = 1e-5  # of the energy: what components leave of less is the rounding of sums in single precision
 _HEAD = 24  # bits of a component beside its values
 _SCALAR = 1.69  # a scalar quantizer with this step, in steps, has the error of the trellis
 _ROUNDING = 0.36  # what it adds before it cuts off: a dead zone around zero
@@ -161,7 +162,7 @@ class _Judge:
             part = self._residual(rank)[at].reshape(-1)
             sampled += count * K.moments(part)[2] / part.size
         sampled *= self.columns
-        if not known > 0 < sampled:
+        if not (known > _TOLD_FROM_ROUNDING * self.energy and sampled > 0):
             return 1.0
         weight = _CORRECTED_FULLY - known * (self.unit * self.unit) / (self.rows * self.columns)
         return math.pow(known / sampled, 0.5 * min(1.0, max(0.0, weight)))
