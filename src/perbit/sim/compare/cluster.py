@@ -11,6 +11,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -124,7 +125,7 @@ class _Runs:
 
     def __init__(self, jobs: Sequence[Job], show: Show) -> None:
         self.jobs, self.show = list(jobs), show
-        self.mailbox = mailbox_here()
+        self.mailbox, self.mailboxes_left = mailbox_here(), MAX_TRIES
         self.remote = ray.remote(num_cpus=1, max_retries=0)(_run_there)
         self.tries = [0] * len(jobs)
         for job in self.jobs:
@@ -166,7 +167,14 @@ class _Runs:
 
     def fetch(self) -> None:
         """Show and keep what the runs have told, but not what comes late from a try that was lost."""
-        for index, at_try, said in ray.get(self.mailbox.take.remote()):
+        try:
+            letters = ray.get(self.mailbox.take.remote())
+        except ActorDiedError:  # as after a driver that was killed; runs go on, and return what matters
+            if self.mailboxes_left == 0:
+                raise
+            self.mailboxes_left, self.mailbox = self.mailboxes_left - 1, mailbox_here()
+            return
+        for index, at_try, said in letters:
             if at_try != self.tries[index]:
                 continue
             if isinstance(said, Report):
@@ -257,8 +265,9 @@ class _Sender:
         self.under_way = [self.mailbox.put.remote(News(self.job, self.at_try, said))]
 
     def finish(self) -> None:
-        """Until the last letter has arrived: what a run returns is newer."""
-        ray.get(self.under_way)
+        """Until the last letter has arrived, or is lost with the mailbox: what a run returns is newer."""
+        with suppress(ActorDiedError):
+            ray.get(self.under_way)
 
 
 def _run_there(
