@@ -174,14 +174,28 @@ static void bind_match_patterns(Floats x, uint64_t length, Floats signs, Array<u
     PERBIT_CALL(match_patterns, in.data, in.size, length, sign.data, sign.size / length, to.data, best.data);
 }
 
+// How many pairs there are.
+static size_t count_pairs(const Span<const float>& pairs, uint64_t rows, uint64_t columns, const Span<float>& out) {
+    const bool fits = rows >= 1 && columns >= 1 && out.size % rows == 0 && out.size / rows == columns;
+    require(fits, "the output must have rows times columns values");
+    require(pairs.size % (rows + columns) == 0, "pairs must be whole");
+    return pairs.size / (rows + columns);
+}
+
 static void bind_multiply_pairs(Floats pairs, uint64_t rows, uint64_t columns, Array<float> out) {
     const Span in(pairs);
     const Span to(out);
-    const bool fits = rows >= 1 && columns >= 1 && to.size % rows == 0 && to.size / rows == columns;
-    require(fits, "the output must have rows times columns values");
-    require(in.size % (rows + columns) == 0, "pairs must be whole");
+    const size_t count = count_pairs(in, rows, columns, to);
     nb::gil_scoped_release released;
-    PERBIT_CALL(multiply_pairs, in.data, in.size / (rows + columns), rows, columns, to.data);
+    PERBIT_CALL(multiply_pairs, in.data, count, rows, columns, to.data);
+}
+
+static void bind_axpy_pairs(Array<float> out, Floats pairs, uint64_t rows, uint64_t columns, float weight) {
+    const Span to(out);
+    const Span in(pairs);
+    const size_t count = count_pairs(in, rows, columns, to);
+    nb::gil_scoped_release released;
+    PERBIT_CALL(axpy_pairs, to.data, in.data, count, rows, columns, weight);
 }
 
 static void bind_axpy(Array<float> out, Floats values, float weight) {
@@ -266,6 +280,7 @@ void bind_numeric(nb::module_& m) {
     m.def("match_patterns", &bind_match_patterns, array("x"), nb::arg("length"), array("signs"), array("symbols"),
           array("agreement"));
     m.def("multiply_pairs", &bind_multiply_pairs, array("pairs"), nb::arg("rows"), nb::arg("columns"), array("out"));
+    m.def("axpy_pairs", &bind_axpy_pairs, array("out"), array("pairs"), nb::arg("rows"), nb::arg("columns"), nb::arg("weight"));
     m.def("axpy", &bind_axpy, array("out"), array("values"), nb::arg("weight"));
     m.def("to_half", &bind_to_half, array("x"), array("out"));
     m.def("from_half", &bind_from_half, nb::arg("data"), array("out"));

@@ -36,6 +36,7 @@ void hadamard(const float* x, size_t n, size_t block, float* out);
 void match_patterns(const float* x, size_t n, size_t length, const float* signs, size_t turns, uint16_t* symbols,
                     float* agreement);
 void multiply_pairs(const float* pairs, size_t count, size_t rows, size_t columns, float* out);
+void axpy_pairs(float* out, const float* pairs, size_t count, size_t rows, size_t columns, float weight);
 void add_pairs(const float* left, const float* right, size_t count, size_t rows, size_t columns, float* out);
 void split_planes(const float* matrix, const float* values, size_t taps, size_t n, float* planes);
 void mix_planes(const float* matrix, const float* planes, size_t taps, size_t n, float* out);

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import perbit
-from numeric_backends import SPECIAL, fails_on_all, filled, normal, on_all
+from numeric_backends import SPECIAL, fails_on_all, filled, normal, on_all, same_bits
 from perbit.coding.families.lowrank import MAX_RANK
 from perbit.coding.families.modelled import FLOAT_MAX
 from perbit.errors import DecodeError, SpecError
@@ -51,11 +51,28 @@ def test_sums_are_made_in_float64_and_saturate_on_every_back_end(rows: int, colu
         assert np.allclose(multiplied_out(pairs, rows, columns), exact, rtol=1e-6, atol=1e-12)
 
 
+@pytest.mark.parametrize(("count", "rows", "columns"), [(0, 3, 5), (1, 1, 1), (4, 6, 300), (130, 5, 97), (3, 9, 2100)])
+def test_products_are_added_as_by_axpy(count: int, rows: int, columns: int) -> None:
+    before = normal(rows * columns, seed=5)
+
+    def added(out: np.ndarray, pairs: np.ndarray) -> None:
+        out[:] = before
+        K.axpy_pairs(out, pairs, rows, columns, -0.3)
+
+    for pairs in (normal(count * (rows + columns)), np.resize(SPECIAL, count * (rows + columns))):
+        expected = before.copy()
+        K.axpy(expected, multiplied_out(pairs, rows, columns).reshape(-1), -0.3)
+        found = on_all(lambda pairs=pairs: filled(np.float32, before.size, lambda out: added(out, pairs)))
+        assert same_bits(found, expected)
+
+
 def test_wrong_lengths_are_refused_by_the_kernel() -> None:
     out = np.zeros(6, np.float32)
     fails_on_all(lambda: K.multiply_pairs(np.ones(9, np.float32), 2, 3, out), "whole")
     fails_on_all(lambda: K.multiply_pairs(np.ones(10, np.float32), 2, 4, out), "rows times columns")
     fails_on_all(lambda: K.multiply_pairs(np.ones(10, np.float32), 0, 6, out), "rows times columns")
+    fails_on_all(lambda: K.axpy_pairs(out, np.ones(9, np.float32), 2, 3, 1.0), "whole")
+    fails_on_all(lambda: K.axpy_pairs(out, np.ones(10, np.float32), 2, 4, 1.0), "rows times columns")
     assert not out.any()
 
 

@@ -13,7 +13,7 @@ from perbit.coding.codec import FloatCodec, Rest
 from perbit.coding.cost import Cost
 from perbit.coding.registry import register
 from perbit.coding.values import Floats, Shape, size
-from perbit.kernels import CHUNK, K
+from perbit.kernels import K
 from perbit.kernels.api import F32
 from perbit.randomness import random_signs
 
@@ -74,15 +74,10 @@ class LowRank(FloatCodec):
 
     def decode_add(self, src: Reader, shape: Shape, rest: Rest, out: F32, weight: float) -> None:
         rows, columns = matrix_shape(shape)
-        if self._passes(rows, columns) or columns > CHUNK:
+        if self._passes(rows, columns):
             super().decode_add(src, shape, rest, out, weight)
-            return
-        pairs = rest.decode_floats(src, (self.rank * (rows + columns),)).reshape(self.rank, -1)
-        for lo, hi in parallel.chunks(rows, max(1, _BLOCK // columns)):
-            part = np.concatenate([pairs[:, lo:hi], pairs[:, rows:]], axis=1)
-            block = parallel.scratch((hi - lo) * columns, np.float32)
-            K.multiply_pairs(part.reshape(-1), hi - lo, columns, block)
-            K.axpy(out[lo * columns : hi * columns], block, weight)
+        else:
+            K.axpy_pairs(out, rest.decode_floats(src, (self.rank * (rows + columns),)), rows, columns, weight)
 
     def cost(self, shape: Shape) -> Cost:
         n = 0 if self._passes(*matrix_shape(shape)) else size(shape)

@@ -10,7 +10,7 @@ from perbit.kernels.reference.half import from_half, to_half
 from perbit.kernels.reference.levels import levels_decode, levels_decode_table, levels_encode
 from perbit.kernels.reference.packing import golomb_decode, golomb_encode, pack, unpack
 from perbit.kernels.reference.patterns import match_patterns
-from perbit.kernels.reference.products import add_pairs, mix_planes, multiply_pairs, split_planes
+from perbit.kernels.reference.products import add_pairs, axpy_pairs, mix_planes, multiply_pairs, split_planes
 from perbit.kernels.reference.quantizers import (
     dequantize,
     dequantize_buckets,
@@ -31,6 +31,7 @@ from perbit.kernels.reference.trellis_fit import scalar_cost, trellis_fit
 __all__ = [
     "add_pairs",
     "axpy",
+    "axpy_pairs",
     "bloom_build",
     "bloom_query",
     "bloom_resolve",

@@ -8,6 +8,7 @@ import numpy as np
 
 from perbit.kernels.api import F32
 from perbit.kernels.reference.checks import require, require_same_length
+from perbit.kernels.reference.selection import axpy
 
 MOST = float(np.finfo(np.float32).max)
 PIECE = 1 << 20  # values that are summed at a time
@@ -24,6 +25,12 @@ def multiply_pairs(pairs: F32, rows: int, columns: int, out: F32) -> None:
         for pair in each:
             total += pair[lo : min(lo + step, rows), None] * pair[rows:]
         out.reshape(rows, columns)[lo : lo + step] = np.clip(total, -MOST, MOST)
+
+
+def axpy_pairs(out: F32, pairs: F32, rows: int, columns: int, weight: float) -> None:
+    product = np.empty(out.size, np.float32)
+    multiply_pairs(pairs, rows, columns, product)
+    axpy(out, product, weight)
 
 
 def add_pairs(left: F32, right: F32, rows: int, columns: int, out: F32) -> None:
