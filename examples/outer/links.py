@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -18,34 +16,15 @@ from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent.parent / "experiments" / "wan"))
+import pair  # noqa: E402
 from links import Links  # noqa: E402
-
-PORT = "29578"
 
 
 def trained(preset: str, mbit: float, workers: int, arguments: list[str]) -> dict[str, Any]:
     """What the first worker measured."""
     with Links(clients=workers, mbit=mbit) as links, tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "measured.json"
-        command = [sys.executable, str(HERE / "train.py"), "--preset", preset, "--json", str(output), *arguments]
-        environment = os.environ | {
-            "OMP_NUM_THREADS": "1",
-            "WORLD_SIZE": str(workers),
-            "MASTER_ADDR": links.address(0),
-            "MASTER_PORT": PORT,
-            "GLOO_SOCKET_IFNAME": "eth0",
-        }
-        ranks = []
-        try:
-            for rank in range(workers):
-                quiet = subprocess.DEVNULL if rank else None
-                prefixed = links.command(rank, command)
-                ranks.append(subprocess.Popen(prefixed, env=environment | {"RANK": str(rank)}, stdout=quiet))
-            if any(rank.wait() for rank in ranks):
-                raise SystemExit("a worker failed")
-        finally:
-            for process in ranks:
-                process.kill()
+        pair.launch(str(HERE / "train.py"), ["--preset", preset, "--json", str(output), *arguments], links, workers)
         measured: dict[str, Any] = json.loads(output.read_text())
         return measured
 

@@ -1,4 +1,4 @@
-"""Two DDP ranks that compare methods: how gradients travel by name, and both processes over loopback or over links."""
+"""DDP ranks that compare methods: how gradients travel by name, and all processes over loopback or over links."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def bytes_on_wire(device: str) -> int:
     raise ValueError(f"no network device {device!r}")
 
 
-def launch(script: str, arguments: list[str], links: Links | None = None) -> None:
-    """Run a script as rank 0 and rank 1, over loopback or each in its namespace, and wait for both."""
+def launch(script: str, arguments: list[str], links: Links | None = None, world: int = 2) -> None:
+    """Run a script as ranks 0, 1, …, over loopback or each in its namespace, and wait for all."""
     environment = os.environ | {
         "OMP_NUM_THREADS": "1",
-        "WORLD_SIZE": "2",
+        "WORLD_SIZE": str(world),
         "MASTER_PORT": PORT,
         "MASTER_ADDR": links.address(0) if links else "127.0.0.1",
         "GLOO_SOCKET_IFNAME": "eth0" if links else "lo",
@@ -66,7 +66,7 @@ def launch(script: str, arguments: list[str], links: Links | None = None) -> Non
     command = [sys.executable, script, *arguments]
     ranks = []
     try:
-        for rank in range(2):
+        for rank in range(world):
             prefixed = links.command(rank, command) if links else command
             ranks.append(subprocess.Popen(prefixed, env=environment | {"RANK": str(rank)}))
         if any(rank.wait() for rank in ranks):
