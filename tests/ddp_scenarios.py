@@ -112,6 +112,17 @@ def load_from_other_rank(spec: str) -> str:
     return str(error_of(lambda: training.state.load_state_dict(saved)))
 
 
+def load_without_recall(spec: str) -> tuple[list[str], list[int]]:
+    """What a checkpoint recalls; checksums after one that recalls nothing."""
+    training = Training(spec)
+    training.step(0)
+    assert training.state is not None
+    saved = training.state.state_dict()
+    recalled = sorted(saved.pop("recall"))
+    training.state.load_state_dict(saved)
+    return recalled, [training.step(number) for number in range(1, 3)]
+
+
 def pickled(spec: str) -> tuple[list[int], list[int]]:
     """Checksums of a run, and of one whose state went through pickle half-way."""
     whole, second = Training(spec), Training(spec)

@@ -68,9 +68,10 @@ def test_a_memory_may_fade(two: Ranks) -> None:
     assert kept[0] > kept[1] > 0
 
 
-def test_a_resumed_run_takes_the_same_path(two: Ranks, five: Ranks) -> None:
+@pytest.mark.parametrize("spec", ["topk(0.05) | qsgd(15) | rans", "lowrank(1) | fp16"])
+def test_a_resumed_run_takes_the_same_path(two: Ranks, five: Ranks, spec: str) -> None:
     for ranks in (two, five):
-        results = ranks.run(scenarios.resume, "topk(0.05) | qsgd(15) | rans")
+        results = ranks.run(scenarios.resume, spec)
         assert all(uninterrupted == resumed == results[0][0] for uninterrupted, resumed in results)
         assert len(set(results[0][0])) == 8
 

@@ -49,15 +49,22 @@ def test_five_ranks_have_the_same_bits_by_owned_pieces(five: Ranks) -> None:
     assert results[0]["dense"] / results[0]["sent"] > 3
 
 
-@pytest.mark.parametrize("spec", ["topk(0.02) | fp16", "qsgd(7) | rans"])
+@pytest.mark.parametrize("spec", ["topk(0.02) | fp16", "qsgd(7) | rans", "lowrank(1) | fp16"])
 def test_a_resumed_run_takes_the_same_path(two: Ranks, spec: str) -> None:
     for uninterrupted, resumed in two.run(scenarios.resume, spec, 6, 6):
         assert uninterrupted == resumed
 
 
-def test_a_resumed_run_takes_the_same_path_by_owned_pieces(five: Ranks) -> None:
-    for uninterrupted, resumed in five.run(scenarios.resume, "topk(0.05)", 3, 3):
+@pytest.mark.parametrize("spec", ["topk(0.05)", "lowrank(1)"])
+def test_a_resumed_run_takes_the_same_path_by_owned_pieces(five: Ranks, spec: str) -> None:
+    for uninterrupted, resumed in five.run(scenarios.resume, spec, 3, 3):
         assert uninterrupted == resumed
+
+
+def test_a_checkpoint_from_before_searches_were_recalled_is_loaded(two: Ranks) -> None:
+    for recalled, then in two.run(scenarios.load_without_recall, "lowrank(1) | fp16"):
+        assert recalled == ["1.weight/0", "3.weight/0"]
+        assert len(set(then)) == 2
 
 
 def test_a_state_can_be_pickled_without_its_group(two: Ranks) -> None:

@@ -28,8 +28,9 @@ def test_training_with_fewer_bytes_reaches_the_accuracy_of_plain_training(two: R
     assert first["modules"] == ["", "1", "3"]
 
 
-def test_a_resumed_run_takes_the_same_path(two: Ranks) -> None:
-    for uninterrupted, resumed in two.run(scenarios.resume, "topk(0.05) | qsgd(15) | rans"):
+@pytest.mark.parametrize("spec", ["topk(0.05) | qsgd(15) | rans", "lowrank(1) | fp16"])
+def test_a_resumed_run_takes_the_same_path(two: Ranks, spec: str) -> None:
+    for uninterrupted, resumed in two.run(scenarios.resume, spec):
         assert uninterrupted == resumed
 
 

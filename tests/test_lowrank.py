@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 import pytest
 
 import perbit
 from numeric_backends import SPECIAL, fails_on_all, filled, normal, on_all, same_bits
+from perbit.coding.codec import as_pipeline
+from perbit.coding.families import lowrank
 from perbit.coding.families.lowrank import MAX_RANK
 from perbit.coding.families.modelled import FLOAT_MAX
+from perbit.coding.values import Recall
 from perbit.errors import DecodeError, SpecError
 from perbit.kernels import K
+from perbit.torch.collective.coding import FrameForm
 
 
 def around(x: np.ndarray, spec: str, seed: int = 0) -> np.ndarray:
@@ -158,6 +164,104 @@ def test_error_feedback_sends_what_repeats_at_once() -> None:
     assert low_bytes <= top_bytes
     assert low < 1.5
     assert top > 4
+
+
+# --- from one message to the next
+
+
+def coded_with_feedback(gradients: Iterable[np.ndarray], rank: int, *, recalls: bool) -> tuple[np.ndarray, float]:
+    """The memory in the end, and the mean of its energy over the messages."""
+    memory, recall, energies = None, Recall() if recalls else None, []
+    for step, gradient in enumerate(gradients):
+        if memory is None:
+            form = FrameForm.of([("w", gradient.shape, as_pipeline(perbit.codec(f"lowrank({rank})")))])
+            memory = np.zeros_like(gradient)
+        memory += gradient
+        frame, _ = form.encode([memory.reshape(-1)], [step], step, [recall])
+        memory -= perbit.loads(frame)["w"]
+        energies.append(float((memory.astype(np.float64) ** 2).sum()))
+    assert memory is not None
+    return memory, float(np.mean(energies[len(energies) // 2 :]))
+
+
+def drifting(rows: int, columns: int, seed: int) -> Iterator[np.ndarray]:
+    """Gradients of which some directions, of many strengths, come back for a while."""
+    rng = np.random.default_rng(seed)
+    strengths = 0.8 ** np.arange(24)[:, None]
+    left, right = rng.normal(size=(24, rows)), rng.normal(size=(24, columns))
+    for _ in range(30):
+        left, right = (0.9 * x + 0.436 * rng.normal(size=x.shape) for x in (left, right))
+        amounts = rng.normal(size=(24, 1)) * strengths
+        yield (left.T @ (amounts * right) + 0.3 * rng.normal(size=(rows, columns))).astype(np.float32)
+
+
+@pytest.mark.parametrize("shape", [(100, 180), (290, 300)])
+def test_with_error_feedback_half_the_passes_do(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that begins where the last one ended leaves no more in the memory than one that begins anew, or than exact decomposition."""
+    passes = []
+    there_and_back = lowrank._there_and_back
+    monkeypatch.setattr(lowrank, "_there_and_back", lambda *given: passes.append(0) or there_and_back(*given))
+    kept = {False: [], True: []}
+    taken = {}
+    for recalls, energies in kept.items():
+        passes.clear()
+        energies += [coded_with_feedback(drifting(*shape, seed), 3, recalls=recalls)[1] for seed in range(3)]
+        taken[recalls] = len(passes)
+    assert taken[True] == 3 * (4 + 29 * 2)
+    assert taken[False] == (3 * 30 * 4 if min(shape) > 256 else 0)
+    assert np.mean(kept[True]) <= 1.05 * np.mean(kept[False])
+
+
+def test_what_is_new_is_found_wherever_it_lies() -> None:
+    """Nothing that is recalled has a part in the other half, where something begins to repeat."""
+    rng = np.random.default_rng(0)
+    news = np.zeros((200, 200), np.float32)
+    news[100:, 100:] = np.outer(rng.normal(size=100), rng.normal(size=100))
+
+    def gradients() -> Iterator[np.ndarray]:
+        for step in range(40):
+            known = np.zeros((200, 200), np.float32)
+            known[:100, :100] = rng.normal(size=(100, 100))
+            yield known if step < 10 else known + news
+
+    memory, _ = coded_with_feedback(gradients(), 2, recalls=True)
+    assert (memory * news).sum() < 3 * (news**2).sum()  # no more than three of thirty wait
+
+
+def test_the_same_recall_gives_the_same_frame_and_none_a_frame_of_its_own() -> None:
+    form = FrameForm.of([("w", (90, 110), as_pipeline(perbit.codec("lowrank(2)")))])
+    x = [noisy_product(90, 110, 6, 1.0, seed).reshape(-1) for seed in range(2)]
+    recall = Recall()
+    form.encode([x[0]], [0], 0, [recall])
+    assert recall.found is not None
+    copies = [Recall(recall.found.copy()) for _ in range(2)]
+    frames = [form.encode([x[1]], [1], 1, [copy])[0] for copy in copies]
+    assert frames[0] == frames[1] != form.encode([x[1]], [1], 1)[0]
+    assert np.array_equal(copies[0].found, copies[1].found)
+
+
+def test_what_does_not_fit_is_not_recalled() -> None:
+    """As from a checkpoint of another model, or of another number of ranks."""
+    form = FrameForm.of([("w", (90, 110), as_pipeline(perbit.codec("lowrank(2)")))])
+    x = noisy_product(90, 110, 6, 1.0).reshape(-1)
+    new, other = Recall(), Recall(np.ones((4, 7), np.float32))
+    assert form.encode([x], [0], 0, [new])[0] == form.encode([x], [0], 0, [other])[0]
+    assert np.array_equal(new.found, other.found)
+
+
+def test_few_directions_need_no_recall() -> None:
+    """There is nothing left over that could be recalled, and nothing is made up."""
+    form = FrameForm.of([("w", (90, 110), as_pipeline(perbit.codec("lowrank(2)")))])
+    recall = Recall()
+    for step in range(3):
+        x = noisy_product(90, 110, 2, 0, seed=step)
+        frame, _ = form.encode([x.reshape(-1)], [step], step, [recall])
+        assert np.allclose(perbit.loads(frame)["w"], x, atol=1e-4)
+    empty, _ = form.encode([np.zeros(9900, np.float32)], [3], 3, [recall])
+    assert not perbit.loads(empty)["w"].any()
+
+
+# --- what is refused
 
 
 def test_bad_parameters_are_refused() -> None:

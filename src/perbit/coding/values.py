@@ -33,6 +33,16 @@ class Echo:
         self.n_bytes = 0  # of the frame, for a decoder that goes past them
 
 
+class Recall:
+    """What an encoder keeps from one message of a tensor to the next, where error feedback brings back what was not sent. Decoders have none.
+
+    A codec that searches sets `found` to where its next search may begin; it takes from it what fits, and does without.
+    """
+
+    def __init__(self, found: F32 | None = None) -> None:
+        self.found = found
+
+
 class Floats:
     """Float32 values on their way through a pipeline, with what one pass over them found.
 
@@ -41,6 +51,7 @@ class Floats:
     """
 
     echo: Echo | None = None  # where whoever encodes wants to know what will be decoded
+    recall: Recall | None = None  # of the tensor's last message
 
     def __init__(self, array: F32) -> None:
         self.array = array

@@ -14,7 +14,7 @@ from perbit.coding.bits import Reader, Writer
 from perbit.coding.codec import FloatCodec, Rest
 from perbit.coding.cost import Budget, Cost
 from perbit.coding.families.formats import Raw
-from perbit.coding.values import Echo, size
+from perbit.coding.values import Echo, Recall, size
 from perbit.errors import DecodeError, EncodeError, LimitError, NonFiniteError, PerbitError
 from perbit.frame.header import Entry
 from perbit.kernels import K
@@ -24,15 +24,24 @@ _TENSOR = Cost(1 << 18, 20_000)  # of any tensor, however small
 
 
 def write(
-    array: NDArray[Any] | Afar, entry: Entry, name: str | None, out: Writer, key: int, echo: Echo | None = None
+    array: NDArray[Any] | Afar,
+    entry: Entry,
+    name: str | None,
+    out: Writer,
+    key: int,
+    echo: Echo | None = None,
+    recall: Recall | None = None,
 ) -> None:
-    """Append one tensor, as it is stored or as numpy has it, or from afar; `name` is for errors, `echo` for what will be decoded."""
+    """Append one tensor, as it is stored or as numpy has it, or from afar.
+
+    `name` is for errors, `echo` for what will be decoded, `recall` from the last message of this tensor.
+    """
     if isinstance(array, Afar) and not works_afar(entry.codec):
         array = array.on_host()
     if isinstance(array, Afar):
         _write_from_afar(array, entry, name, out, key)
     else:
-        _write(array, entry, name, out, key, echo)
+        _write(array, entry, name, out, key, echo, recall)
 
 
 def _write_from_afar(array: Afar, entry: Entry, name: str | None, out: Writer, key: int) -> None:
@@ -45,7 +54,15 @@ def _write_from_afar(array: Afar, entry: Entry, name: str | None, out: Writer, k
         raise arrays.nonfinite(array.on_host(), name) from None
 
 
-def _write(array: NDArray[Any], entry: Entry, name: str | None, out: Writer, key: int, echo: Echo | None) -> None:
+def _write(
+    array: NDArray[Any],
+    entry: Entry,
+    name: str | None,
+    out: Writer,
+    key: int,
+    echo: Echo | None,
+    recall: Recall | None,
+) -> None:
     stages = entry.codec.stages
     stored = arrays.stored(array)
     values = arrays.without_bf16(stored, entry.dtype)
@@ -56,7 +73,7 @@ def _write(array: NDArray[Any], entry: Entry, name: str | None, out: Writer, key
     finds_nonfinite = isinstance(stages[0], FloatCodec) and stages[0].finds_nonfinite
     try:
         floats = arrays.to_floats(values, name, scan=not finds_nonfinite)
-        floats.echo = echo
+        floats.echo, floats.recall = echo, recall
         entry.codec.rest.encode_floats(floats, out, key)
     except NonFiniteError:
         raise arrays.nonfinite(values, name) from None

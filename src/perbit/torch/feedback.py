@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from perbit.coding.codec import Pipeline
+from perbit.coding.values import Recall
 from perbit.kernels.api import F32
 from perbit.torch import vectors
 
@@ -32,10 +33,11 @@ def check_decay(error_feedback: bool | float) -> None:
 
 
 class Memories:
-    """One flat array for each tensor that has a memory."""
+    """One flat array for each tensor that has a memory, and what an encoder recalls of each tensor, or of each piece of it."""
 
     def __init__(self) -> None:
         self.arrays: dict[str, Vector] = {}
+        self.recalls: dict[str, Recall] = {}
 
     def of(self, name: str, n: int, like: Vector | None = None) -> Vector:
         """The memory of a tensor, zeros at first; where `like` lies, if it is given."""
@@ -46,6 +48,10 @@ class Memories:
                 f"the error memory of {name!r} has {found.size} values, the tensor {n}; the checkpoint is of another model"
             )
         return found
+
+    def recall(self, name: str) -> Recall:
+        """Nothing at first."""
+        return self.recalls.setdefault(name, Recall())
 
     def scale(self, factor: float) -> None:
         """Multiply all memories, as when the unit of the gradients changes."""
@@ -63,10 +69,19 @@ class Memories:
     def copies(self) -> dict[str, F32]:
         return {name: vectors.on_host(array) for name, array in self.arrays.items()}
 
-    def load(self, arrays: Mapping[str, Any]) -> None:
+    def recalled(self) -> dict[str, F32]:
+        """Copies of what is recalled."""
+        return {name: recall.found.copy() for name, recall in self.recalls.items() if recall.found is not None}
+
+    def load(self, arrays: Mapping[str, Any], recalled: Mapping[str, Any]) -> None:
         """Take over copies of these arrays or tensors."""
-        tensors = {name: torch.as_tensor(array).to("cpu", torch.float32) for name, array in arrays.items()}
-        self.arrays = {name: tensor.flatten().clone().numpy() for name, tensor in tensors.items()}
+        self.arrays = {name: _copy(array).reshape(-1) for name, array in arrays.items()}
+        self.recalls = {name: Recall(_copy(found)) for name, found in recalled.items()}
+
+
+def _copy(array: Any) -> F32:
+    copy: F32 = torch.as_tensor(array).to("cpu", torch.float32).clone().contiguous().numpy()
+    return copy
 
 
 def fed(g: Vector, memory: Vector | None, gamma: float, is_zero: bool) -> Vector:

@@ -71,13 +71,14 @@ class Kept:
         """Everything a resumed run needs, as numbers and tensors."""
         memory = {name: torch.from_numpy(array) for name, array in self.memories.copies().items()}
         scale = {} if self._scale is None else {"scale": self._scale}
-        return {"step": self.step, "seed": self.seed, "memory": memory, **scale}
+        recall = {name: torch.from_numpy(found) for name, found in self.memories.recalled().items()}
+        return {"step": self.step, "seed": self.seed, "memory": memory, "recall": recall, **scale}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from `state_dict()`."""
         self.step, self.seed = int(state["step"]), int(state["seed"])
         self._scale = state.get("scale")
-        self.memories.load(state["memory"])
+        self.memories.load(state["memory"], state.get("recall", {}))  # checkpoints of before have none
 
 
 class KeptByRank(Kept):

@@ -12,16 +12,19 @@ from perbit.coding.bits import Reader, Writer
 from perbit.coding.codec import FloatCodec, Rest
 from perbit.coding.cost import Cost
 from perbit.coding.registry import register
-from perbit.coding.values import Floats, Shape, size
+from perbit.coding.values import Floats, Recall, Shape, size
 from perbit.kernels import K
 from perbit.kernels.api import F32
 from perbit.randomness import random_signs
 
 F64 = NDArray[np.float64]
 MAX_RANK = 128
-_MAX_SQUARED = 256  # rows that are decomposed exactly
+_MAX_SQUARED = 256  # rows that are decomposed exactly ...
+_MAX_SQUARED_RANKS = 16  # ... if no search can begin where the last one ended; if it can, as many times the rank
 _WIDTH = 4  # vectors that are searched together are this many or a multiple: matrix products like it
 _PASSES = 4  # over a larger matrix and back: memories have flat spectra
+_RECALLED_PASSES = 2  # as good, from where the last search ended
+_NEWS = 0.1  # noise in what is recalled, as a share of it: so that what is new is found, wherever it lies
 _BLOCK = 1 << 16  # values that stay in the cache while a second thing is done with them
 _ORDINARY = 2.0**30  # from its inverse to this, the squares of a matrix's values are sound in float32
 _ALIKE = 1e-6  # of directions: what is left of one beside the others is rounding
@@ -60,7 +63,8 @@ class LowRank(FloatCodec):
             rest.encode_floats(values, out, key)
         else:
             low, high, _ = values.range
-            pairs = _largest_pairs(values.array.reshape(rows, columns), self.rank, max(-low, high))
+            search = Search(values.recall, key)
+            pairs = _largest_pairs(values.array.reshape(rows, columns), self.rank, max(-low, high), search)
             rest.encode_floats(Floats(pairs.reshape(-1)), out, key)
 
     def decode(self, src: Reader, shape: Shape, rest: Rest) -> F32:
@@ -94,20 +98,47 @@ def matrix_shape(shape: Shape) -> tuple[int, int]:
     return shape[0], size(shape[1:])
 
 
-def _largest_pairs(matrix: F32, rank: int, largest: float) -> F32:
+@dataclass(frozen=True)
+class Search:
+    """Where a search begins, and where the next one of the same tensor may: error feedback brings back what this one finds and does not send."""
+
+    recall: Recall | None
+    key: int
+
+    def exact_up_to(self, rank: int) -> int:
+        """So many rows are decomposed sooner than searched."""
+        return _MAX_SQUARED if self.recall is None else min(_MAX_SQUARED, _MAX_SQUARED_RANKS * rank)
+
+    def start(self, width: int, columns: int) -> tuple[F32, int]:
+        """As many vectors, and the passes to take from there."""
+        found = None if self.recall is None else self.recall.found
+        if found is None or found.shape != (width, columns):
+            return random_signs(width, width * columns).reshape(width, columns), _PASSES
+        noise = np.random.default_rng(self.key).standard_normal(found.shape, np.float32)
+        return found + noise * np.float32(_NEWS / columns**0.5), _RECALLED_PASSES
+
+    def end(self, found: F64) -> None:
+        """These are not sent."""
+        if self.recall is None:
+            return
+        length = np.linalg.norm(found, axis=1, keepdims=True)
+        self.recall.found = (found / np.where(length > 0, length, 1)).astype(np.float32)
+
+
+def _largest_pairs(matrix: F32, rank: int, largest: float, search: Search) -> F32:
     """`rank` rows, each a left and a right vector, both of root mean square √(σ/√(rows · columns)); `largest` is the largest magnitude."""
     rows, columns = matrix.shape
     if largest == 0:
         return np.zeros((rank, rows + columns), np.float32)
     unit = 1.0
-    if min(rows, columns) <= _MAX_SQUARED:
+    if min(rows, columns) <= search.exact_up_to(rank):
         unit = largest  # squares neither overflow nor vanish
         exact: F64 = matrix.astype(np.float64) / largest
         left, right = _factors(exact, rank) if rows <= columns else _factors(exact.T, rank)[::-1]
     else:
         if not 1 / _ORDINARY <= largest <= _ORDINARY:
             unit, matrix = largest, matrix / np.float32(largest)
-        left, right = _nearly_factors(matrix, rank)
+        left, right = _nearly_factors(matrix, rank, search)
     left, right = (vectors * unit**0.5 * size**0.5 for vectors, size in ((left, rows), (right, columns)))
     pairs: F32 = (np.concatenate([left, right], axis=1) / (rows * columns) ** 0.25).astype(np.float32)
     return pairs
@@ -119,22 +150,23 @@ def _factors(matrix: F64, rank: int) -> tuple[F64, F64]:
     return _balanced(turn, turn @ matrix)
 
 
-def _nearly_factors(matrix: F32, rank: int) -> tuple[F64, F64]:
+def _nearly_factors(matrix: F32, rank: int, search: Search) -> tuple[F64, F64]:
     """Nearly the same, in a few passes over the matrix: the best of all combinations of the vectors that these passes meet (block Krylov)."""
-    width, columns = min(-(-rank // _WIDTH) * _WIDTH, *matrix.shape), matrix.shape[1]
-    start = random_signs(width, width * columns).reshape(width, columns).astype(np.float32)
-    met = []
-    for _ in range(_PASSES):
-        met.append(_there_and_back(matrix, start))
+    width = min(-(-rank // _WIDTH) * _WIDTH, *matrix.shape)
+    start, passes = search.start(width, matrix.shape[1])
+    met = [_there_and_back(matrix, start)]
+    while len(met) < passes:
         start = np.ascontiguousarray(np.linalg.qr(met[-1][1].T)[0].T)
+        met.append(_there_and_back(matrix, start))
     left, right = (np.concatenate(vectors, dtype=np.float64) for vectors in zip(*met, strict=True))
     length = np.linalg.norm(left, axis=1)
     turn = np.diag(1 / np.where(length > 0, length, np.inf))
     energy, mixed = np.linalg.eigh(turn @ (left @ left.T) @ turn)
     sound = energy > _ALIKE * energy[-1]
     turn = (mixed[:, sound] / energy[sound] ** 0.5).T @ turn  # combinations of left vectors that are orthonormal
-    longest = np.linalg.eigh(turn @ (right @ right.T) @ turn.T)[1][:, : -rank - 1 : -1]
-    turn = np.pad(longest.T @ turn, ((0, rank - longest.shape[1]), (0, 0)))
+    order = np.linalg.eigh(turn @ (right @ right.T) @ turn.T)[1][:, ::-1]  # the longest first
+    search.end(order[:, rank : rank + width].T @ turn @ right)
+    turn = np.pad(order[:, :rank].T @ turn, ((0, max(0, rank - order.shape[1])), (0, 0)))
     return _balanced(turn @ left, turn @ right)
 
 

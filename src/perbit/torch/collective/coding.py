@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from perbit.channels import Layout, frames
 from perbit.coding.bits import Piece
 from perbit.coding.codec import Pipeline
-from perbit.coding.values import Echo, Shape
+from perbit.coding.values import Echo, Recall, Shape
 from perbit.errors import StateMismatch
 from perbit.frame.header import DIGEST_BYTES, Entry
 
@@ -32,9 +32,11 @@ class FrameForm:
         entries = tuple(Entry(name, "float32", shape, codec) for name, shape, codec in tensors)
         return cls(frames.blueprint_of(layout, entries))
 
-    def encode(self, parts: Sequence[Vector], keys: Sequence[int], step: int) -> tuple[bytes, list[Echo]]:
-        """The frame of these values, and what will be decoded; `keys` feed the random choices."""
-        return frames.write_parts(self.blueprint, parts, keys, step, _NO_DIGEST)
+    def encode(
+        self, parts: Sequence[Vector], keys: Sequence[int], step: int, recalls: Sequence[Recall | None] | None = None
+    ) -> tuple[bytes, list[Echo]]:
+        """The frame of these values, and what will be decoded; `keys` feed the random choices, `recalls` are from the frame before."""
+        return frames.write_parts(self.blueprint, parts, keys, step, _NO_DIGEST, recalls)
 
     def add(
         self, frame: Piece, outs: Sequence[Vector], weight: float, step: int, echoes: Sequence[Echo] | None = None

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from perbit.coding.bits import Piece
+from perbit.coding.values import Recall
 from perbit.kernels import K
 from perbit.randomness import fold, key_from_seed
 from perbit.torch import vectors
@@ -77,12 +78,17 @@ class Reduction(ABC):
     def _memory(self, bucket: Bucket, parameter: CodedParameter, like: Vector) -> Vector:
         return self.memories.of(parameter.name, bucket.memory_size(parameter, self.pieces), like)
 
+    def _recall(self, parameter: CodedParameter, piece: int) -> Recall | None:
+        """Only what error feedback brings back is worth looking for again."""
+        return None if parameter.gamma is None else self.memories.recall(f"{parameter.name}/{piece}")
+
     def _encoded(self, gradients: BucketGradients, parts: Sequence[Vector], piece: int, purpose: int) -> bytes:
         """The frame of a piece. Keys go by parameter and step, so that how parameters fall into buckets changes nothing."""
         key = fold(fold(self.key, gradients.step), purpose)
         keys = [fold(key, K.crc32c(parameter.name.encode())) for parameter in gradients.bucket.parameters]
+        recalls = [self._recall(parameter, piece) for parameter in gradients.bucket.parameters]
         frame, gradients.echoes[piece] = gradients.bucket.form_for(parts, piece, self.pieces).encode(
-            parts, keys, gradients.step
+            parts, keys, gradients.step, recalls
         )
         return frame
 
