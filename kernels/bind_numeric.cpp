@@ -150,6 +150,29 @@ static void bind_dequantize_buckets(Array<const S> symbols, Floats table, Floats
     PERBIT_CALL(dequantize_buckets, in.data, in.size, values.data, values.size, scale.data, bucket, start, to.data);
 }
 
+template <class S>
+static void bind_axpy_table(Array<float> out, Array<const S> symbols, Floats table, float weight) {
+    const Span to(out);
+    const Span in(symbols);
+    const Span values(table);
+    require_same_length(in.size, to.size);
+    nb::gil_scoped_release released;
+    PERBIT_CALL(axpy_table, to.data, in.data, in.size, values.data, values.size, weight);
+}
+
+template <class S>
+static void bind_axpy_buckets(Array<float> out, Array<const S> symbols, Floats table, Floats norms, uint64_t bucket, uint64_t start,
+                              float weight) {
+    const Span to(out);
+    const Span in(symbols);
+    const Span values(table);
+    const Span scale(norms);
+    require_same_length(in.size, to.size);
+    require_buckets(start, in.size, bucket, scale.size);
+    nb::gil_scoped_release released;
+    PERBIT_CALL(axpy_buckets, to.data, in.data, in.size, values.data, values.size, scale.data, bucket, start, weight);
+}
+
 static void bind_hadamard(Floats x, uint64_t block, Array<float> out) {
     const Span in(x);
     const Span to(out);
@@ -196,6 +219,20 @@ static void bind_axpy_pairs(Array<float> out, Floats pairs, uint64_t rows, uint6
     const size_t count = count_pairs(in, rows, columns, to);
     nb::gil_scoped_release released;
     PERBIT_CALL(axpy_pairs, to.data, in.data, count, rows, columns, weight);
+}
+
+static void bind_there_and_back(Floats matrix, uint64_t columns, Floats start, Array<float> there, Array<float> back) {
+    const Span in(matrix);
+    const Span vectors(start);
+    const Span products(there);
+    const Span to(back);
+    require(columns >= 1 && in.size % columns == 0 && vectors.size % columns == 0, "rows and vectors must be whole");
+    const size_t rows = in.size / columns, count = vectors.size / columns;
+    const bool fits = rows ? products.size % rows == 0 && products.size / rows == count : products.size == 0;
+    require(fits, "there must be a product for each row and vector");
+    require_same_length(vectors.size, to.size);
+    nb::gil_scoped_release released;
+    PERBIT_CALL(there_and_back, in.data, rows, columns, vectors.data, count, products.data, to.data);
 }
 
 static void bind_axpy(Array<float> out, Floats values, float weight) {
@@ -259,6 +296,9 @@ static void bind_symbol_kernels(nb::module_& m) {
     m.def("quantize_codebook_random", &bind_quantize_codebook_random<S>, array("x"), array("codebook"), nb::arg("key"),
           nb::arg("start"), array("out"));
     m.def("dequantize", &bind_dequantize<S>, array("symbols"), array("table"), array("out"));
+    m.def("axpy_table", &bind_axpy_table<S>, array("out"), array("symbols"), array("table"), nb::arg("weight"));
+    m.def("axpy_buckets", &bind_axpy_buckets<S>, array("out"), array("symbols"), array("table"), array("norms"), nb::arg("bucket"),
+          nb::arg("start"), nb::arg("weight"));
     m.def("dequantize_buckets", &bind_dequantize_buckets<S>, array("symbols"), array("table"), array("norms"),
           nb::arg("bucket"), nb::arg("start"), array("out"));
     m.def("feedback_update", &bind_feedback_update<S>, array("g"), array("memory"), nb::arg("gamma"), array("symbols"),
@@ -280,6 +320,7 @@ void bind_numeric(nb::module_& m) {
     m.def("match_patterns", &bind_match_patterns, array("x"), nb::arg("length"), array("signs"), array("symbols"),
           array("agreement"));
     m.def("multiply_pairs", &bind_multiply_pairs, array("pairs"), nb::arg("rows"), nb::arg("columns"), array("out"));
+    m.def("there_and_back", &bind_there_and_back, array("matrix"), nb::arg("columns"), array("start"), array("there"), array("back"));
     m.def("axpy_pairs", &bind_axpy_pairs, array("out"), array("pairs"), nb::arg("rows"), nb::arg("columns"), nb::arg("weight"));
     m.def("axpy", &bind_axpy, array("out"), array("values"), nb::arg("weight"));
     m.def("to_half", &bind_to_half, array("x"), array("out"));

@@ -1,6 +1,8 @@
 // Symbols back to values by table.
 #pragma once
 
+#include <vector>
+
 #include "bits.hpp"
 
 namespace perbit::PERBIT_ARCH {
@@ -65,6 +67,45 @@ void dequantize_buckets(const S* symbols, size_t n, const float* table, size_t s
     require_symbols_below(symbols, n, size);
     for_each_bucket_run(start, n, bucket, [&](size_t offset, size_t count, size_t index) {
         lookup(symbols + offset, count, table, size, StoreScaled{out + offset, norms[index]});
+    });
+}
+
+struct AddValue {
+    float* out;
+
+    void operator()(size_t i, float value) const { out[i] += value; }
+#ifdef PERBIT_AVX2
+    void operator()(size_t i, __m256 values) const { _mm256_storeu_ps(out + i, _mm256_add_ps(_mm256_loadu_ps(out + i), values)); }
+#endif
+};
+
+struct AddScaled {
+    float* out;
+    float factor, weight;
+
+    void operator()(size_t i, float value) const { out[i] += weight * (value * factor); }
+#ifdef PERBIT_AVX2
+    void operator()(size_t i, __m256 values) const {
+        const __m256 scaled = _mm256_mul_ps(values, _mm256_set1_ps(factor));
+        _mm256_storeu_ps(out + i, _mm256_add_ps(_mm256_loadu_ps(out + i), _mm256_mul_ps(_mm256_set1_ps(weight), scaled)));
+    }
+#endif
+};
+
+template <class S>
+void axpy_table(float* out, const S* symbols, size_t n, const float* table, size_t size, float weight) {
+    require_symbols_below(symbols, n, size);
+    std::vector<float> weighted(table, table + size);
+    for (float& value : weighted) value *= weight;
+    lookup(symbols, n, weighted.data(), size, AddValue{out});
+}
+
+template <class S>
+void axpy_buckets(float* out, const S* symbols, size_t n, const float* table, size_t size, const float* norms, uint64_t bucket,
+                  uint64_t start, float weight) {
+    require_symbols_below(symbols, n, size);
+    for_each_bucket_run(start, n, bucket, [&](size_t offset, size_t count, size_t index) {
+        lookup(symbols + offset, count, table, size, AddScaled{out + offset, norms[index], weight});
     });
 }
 

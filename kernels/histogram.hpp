@@ -52,6 +52,8 @@ inline uint64_t count_nibbles(const uint8_t* symbols, size_t n, uint64_t counts[
 
 // Counts, for each of the eight bit positions, the bytes of the vectors added that have it set. Carry-save adders keep
 // one bit of each count per vector, so that only every sixteenth vector is counted out.
+constexpr size_t COUNTED_STEP = 16 * 32;
+
 struct BitCounter {
     __m256i ones = _mm256_setzero_si256(), twos = ones, fours = ones, eights = ones;
     uint64_t counts[8] = {};
@@ -96,33 +98,36 @@ struct BitCounter {
     }
 };
 
-// A symbol becomes one bit of a byte: the first eight symbols in one counter, the others in a second.
-inline uint64_t count_nibbles_avx2(const uint8_t* symbols, size_t n, uint64_t counts[16]) {
-    constexpr size_t STEP = 16 * 32;
+// Counts symbols below 8 * COUNTERS as far as they fill whole steps; returns the OR of these symbols. A symbol becomes one bit of a byte,
+// each eight symbols in a counter of their own. Where the index of a look-up has its highest bit set, it finds 0.
+template <int COUNTERS>
+inline uint64_t count_few_avx2(const uint8_t* symbols, size_t n, uint64_t* counts) {
     const __m256i low_bits = _mm256_setr_epi8(1, 2, 4, 8, 16, 32, 64, -128, 0, 0, 0, 0, 0, 0, 0, 0,  //
                                               1, 2, 4, 8, 16, 32, 64, -128, 0, 0, 0, 0, 0, 0, 0, 0);
     const __m256i high_bits = _mm256_permute4x64_epi64(low_bits, 0xb1);
+    const __m256i below_16 = _mm256_set1_epi8(0x70), from_16 = _mm256_set1_epi8(-16);
     __m256i seen = _mm256_setzero_si256();
-    BitCounter low, high;
-    size_t i = 0;
-    for (; n - i >= STEP; i += STEP) {
+    BitCounter counters[COUNTERS];
+    for (size_t i = 0; i < n; i += COUNTED_STEP) {
         const auto load = [&](int k) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(symbols + i) + k); };
-        low.add_sixteen([&](int k) {
+        counters[0].add_sixteen([&](int k) {
             const __m256i s = load(k);
             seen = _mm256_or_si256(seen, s);
-            return _mm256_shuffle_epi8(low_bits, s);
+            return _mm256_shuffle_epi8(low_bits, _mm256_add_epi8(s, below_16));
         });
-        high.add_sixteen([&](int k) { return _mm256_shuffle_epi8(high_bits, load(k)); });
+        counters[1].add_sixteen([&](int k) { return _mm256_shuffle_epi8(high_bits, _mm256_add_epi8(load(k), below_16)); });
+        if constexpr (COUNTERS == 4) {
+            counters[2].add_sixteen([&](int k) { return _mm256_shuffle_epi8(low_bits, _mm256_add_epi8(load(k), from_16)); });
+            counters[3].add_sixteen([&](int k) { return _mm256_shuffle_epi8(high_bits, _mm256_add_epi8(load(k), from_16)); });
+        }
     }
-    low.finish();
-    high.finish();
-    for (int v = 0; v < 8; ++v) {
-        counts[v] += low.counts[v];
-        counts[8 + v] += high.counts[v];
+    for (int counter = 0; counter < COUNTERS; ++counter) {
+        counters[counter].finish();
+        for (int v = 0; v < 8; ++v) counts[8 * counter + v] += counters[counter].counts[v];
     }
     alignas(32) uint64_t any[4];
     _mm256_store_si256(reinterpret_cast<__m256i*>(any), seen);
-    return any[0] | any[1] | any[2] | any[3] | count_nibbles(symbols + i, n - i, counts);
+    return any[0] | any[1] | any[2] | any[3];
 }
 
 #endif
@@ -145,16 +150,20 @@ Error histogram(const uint8_t* symbols, size_t n, uint32_t alphabet, uint64_t* c
     bool outside = false;
     for (size_t i = 0; i < n; i += HISTOGRAM_BLOCK) {
         const size_t count = n - i < HISTOGRAM_BLOCK ? n - i : HISTOGRAM_BLOCK;
-        if (alphabet > 16) {
-            count_bytes(symbols + i, count, all);
-        } else {
+        const uint8_t* block = symbols + i;
+        size_t done = 0;
+        uint64_t seen = 0;
 #ifdef PERBIT_AVX2
-            const uint64_t seen = count_nibbles_avx2(symbols + i, count, all);
-#else
-            const uint64_t seen = count_nibbles(symbols + i, count, all);
-#endif
-            outside |= (seen & 0xf0f0f0f0f0f0f0f0u) != 0;
+        if (alphabet <= 32) {
+            done = count / COUNTED_STEP * COUNTED_STEP;
+            seen = alphabet <= 16 ? count_few_avx2<2>(block, done, all) : count_few_avx2<4>(block, done, all);
         }
+#endif
+        if (alphabet <= 16)
+            seen |= count_nibbles(block + done, count - done, all);
+        else
+            count_bytes(block + done, count - done, all);
+        outside |= (seen & (alphabet <= 16 ? 0xf0f0f0f0f0f0f0f0u : 0xe0e0e0e0e0e0e0e0u)) != 0;
     }
     for (uint32_t v = alphabet; v < 256; ++v) outside |= all[v] != 0;
     for (uint32_t v = 0; v < alphabet; ++v) counts[v] = v < 256 ? all[v] : 0;

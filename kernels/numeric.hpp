@@ -23,6 +23,7 @@
 #include "random.hpp"
 #include "reduce.hpp"
 #include "scatter.hpp"
+#include "search.hpp"
 #include "select.hpp"
 #include "trellis.hpp"
 #include "trellis_fit.hpp"
@@ -37,6 +38,8 @@ namespace perbit::PERBIT_ARCH {
     template void quantize_codebook_random(const float*, size_t, const float*, size_t, uint64_t, uint64_t, S*);              \
     template void dequantize(const S*, size_t, const float*, size_t, float*);                                                \
     template void dequantize_buckets(const S*, size_t, const float*, size_t, const float*, uint64_t, uint64_t, float*);      \
+    template void axpy_table(float*, const S*, size_t, const float*, size_t, float);                                         \
+    template void axpy_buckets(float*, const S*, size_t, const float*, size_t, const float*, uint64_t, uint64_t, float);     \
     template void trellis_encode(const float*, size_t, const TrellisModel&, S*);                                             \
     template void pack(const S*, size_t, unsigned, uint8_t*);                                                                \
     template void unpack(const uint8_t*, size_t, unsigned, S*, size_t);                                                      \

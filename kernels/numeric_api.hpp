@@ -31,12 +31,18 @@ void dequantize(const S* symbols, size_t n, const float* table, size_t size, flo
 template <class S>
 void dequantize_buckets(const S* symbols, size_t n, const float* table, size_t size, const float* norms, uint64_t bucket,
                         uint64_t start, float* out);
+template <class S>
+void axpy_table(float* out, const S* symbols, size_t n, const float* table, size_t size, float weight);
+template <class S>
+void axpy_buckets(float* out, const S* symbols, size_t n, const float* table, size_t size, const float* norms, uint64_t bucket,
+                  uint64_t start, float weight);
 
 void hadamard(const float* x, size_t n, size_t block, float* out);
 void match_patterns(const float* x, size_t n, size_t length, const float* signs, size_t turns, uint16_t* symbols,
                     float* agreement);
 void multiply_pairs(const float* pairs, size_t count, size_t rows, size_t columns, float* out);
 void axpy_pairs(float* out, const float* pairs, size_t count, size_t rows, size_t columns, float weight);
+void there_and_back(const float* matrix, size_t rows, size_t columns, const float* start, size_t count, float* there, float* back);
 void add_pairs(const float* left, const float* right, size_t count, size_t rows, size_t columns, float* out);
 void split_planes(const float* matrix, const float* values, size_t taps, size_t n, float* planes);
 void mix_planes(const float* matrix, const float* planes, size_t taps, size_t n, float* out);

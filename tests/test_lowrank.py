@@ -72,6 +72,30 @@ def test_products_are_added_as_by_axpy(count: int, rows: int, columns: int) -> N
         assert same_bits(found, expected)
 
 
+def there_and_back(matrix: np.ndarray, columns: int, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    there, back = np.empty(matrix.size // columns * (start.size // columns), np.float32), np.empty_like(start)
+    K.there_and_back(matrix, columns, start, there, back)
+    return there, back
+
+
+def test_a_pass_there_and_back_by_hand() -> None:
+    """The rows (1, 2), (3, 4), (5, 6) times (1, -1) are -1 each; their sum is (-9, -12)."""
+    there, back = on_all(lambda: there_and_back(np.arange(1, 7, dtype=np.float32), 2, np.array([1, -1], np.float32)))
+    assert there.tolist() == [-1, -1, -1]
+    assert back.tolist() == [-9, -12]
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "count"), [(1, 1, 1), (4, 8, 4), (5, 9, 3), (11, 100, 6), (303, 33, 8), (3, 7, 0), (0, 5, 2)]
+)
+def test_passes_are_the_same_on_every_back_end(rows: int, columns: int, count: int) -> None:
+    matrix, start = normal(rows * columns), normal(count * columns, seed=2)
+    there, back = on_all(lambda: there_and_back(matrix, columns, start))
+    wide, vectors = matrix.astype(np.float64).reshape(rows, columns), start.astype(np.float64).reshape(count, columns)
+    assert np.allclose(there.reshape(count, rows), vectors @ wide.T, rtol=1e-4, atol=1e-4)
+    assert np.allclose(back.reshape(count, columns), vectors @ wide.T @ wide, rtol=1e-4, atol=1e-3)
+
+
 def test_wrong_lengths_are_refused_by_the_kernel() -> None:
     out = np.zeros(6, np.float32)
     fails_on_all(lambda: K.multiply_pairs(np.ones(9, np.float32), 2, 3, out), "whole")
@@ -79,6 +103,11 @@ def test_wrong_lengths_are_refused_by_the_kernel() -> None:
     fails_on_all(lambda: K.multiply_pairs(np.ones(10, np.float32), 0, 6, out), "rows times columns")
     fails_on_all(lambda: K.axpy_pairs(out, np.ones(9, np.float32), 2, 3, 1.0), "whole")
     fails_on_all(lambda: K.axpy_pairs(out, np.ones(10, np.float32), 2, 4, 1.0), "rows times columns")
+    x = np.ones(9, np.float32)
+    for n_matrix, n_start, n_there, n_back in ((7, 6, 4, 6), (6, 7, 4, 6), (6, 6, 5, 6), (6, 6, 4, 5)):
+        fails_on_all(
+            lambda a=n_matrix, b=n_start, c=n_there, d=n_back: K.there_and_back(x[:a], 3, x[:b], out[:c], out[:d])
+        )
     assert not out.any()
 
 

@@ -98,6 +98,12 @@ def test_levels_with_buckets_and_their_inverse(start: int, bucket: int, n: int) 
             lambda: filled(np.float32, n, lambda out: K.dequantize_buckets(got, table, scales, bucket, start, out))
         )
         assert same_bits(back, table[got] * scales[which])
+
+        def add(out: F32, got: Any = got, table: F32 = table) -> None:
+            out[:] = x
+            K.axpy_buckets(out, got, table, scales, bucket, start, -0.3)
+
+        assert same_bits(on_all(lambda: filled(np.float32, n, add)), x + np.float32(-0.3) * back)
     out = np.empty(n, dtype=np.uint8)
     if buckets > 1:
         fails_on_all(
@@ -105,6 +111,9 @@ def test_levels_with_buckets_and_their_inverse(start: int, bucket: int, n: int) 
         )
         fails_on_all(
             lambda: K.dequantize_buckets(out, scales, scales[:-1], bucket, start, np.empty_like(x)), "fewer bucket"
+        )
+        fails_on_all(
+            lambda: K.axpy_buckets(np.empty_like(x), out, scales, scales[:-1], bucket, start, 1.0), "fewer bucket"
         )
 
 
@@ -249,6 +258,12 @@ def test_tables_and_feedback(n: int) -> None:
         assert same_bits(
             on_all(lambda: filled(np.float32, n, lambda out: K.dequantize(symbols, table, out))), table[symbols]
         )
+
+        def add(out: F32, symbols: Any = symbols, table: F32 = table) -> None:
+            out[:] = g
+            K.axpy_table(out, symbols, table, 1 / 3)
+
+        assert same_bits(on_all(lambda: filled(np.float32, n, add)), g + np.float32(1 / 3) * table[symbols])
         got = on_all(lambda: filled(np.float32, n, lambda out: K.feedback_update(g, memory, 0.9, symbols, table, out)))
         expected = g + np.float32(0.9) * memory
         assert same_bits(got, expected - table[symbols])
@@ -269,5 +284,7 @@ def test_tables_and_feedback(n: int) -> None:
             fails_on_all(lambda: K.dequantize(bad, table, out), "outside its table")
             fails_on_all(lambda: K.dequantize_buckets(bad, table, table, n, 0, out), "outside its table")
             fails_on_all(lambda: K.feedback_update(g, memory, 0.9, bad, table, out), "outside its table")
+            fails_on_all(lambda: K.axpy_table(out, bad, table, 1.0), "outside its table")
+            fails_on_all(lambda: K.axpy_buckets(out, bad, table, table, n, 0, 1.0), "outside its table")
             assert np.all(out == 7)
     fails_on_all(lambda: K.dequantize(np.zeros(3, np.uint8), np.empty(0, np.float32), np.empty(3, np.float32)))

@@ -58,9 +58,10 @@ def scratch(n: int, dtype: type[np.generic]) -> NDArray[Any]:
 
 
 class Shelf:
-    """Room for streams until a frame is joined, in large blocks: many small allocations would each pay for fresh pages."""
+    """Room for what lasts until a frame is joined or delivered, in large blocks: many small allocations would each pay for fresh pages."""
 
     BLOCK = 1 << 24
+    ALIGNED = 64
 
     def __init__(self) -> None:
         self.block, self.used = np.empty(0, np.uint8), 0
@@ -75,6 +76,13 @@ class Shelf:
         """Take the first bytes of the room for good. A block lives as long as a view of it."""
         self.used += n_bytes
         return self.block[self.used - n_bytes : self.used].data
+
+    def array(self, n: int, dtype: type[np.generic]) -> NDArray[Any]:
+        """Room for n elements, taken for good."""
+        n_bytes = n * np.dtype(dtype).itemsize
+        self.room(n_bytes + self.ALIGNED)
+        self.used += -self.used % self.ALIGNED
+        return np.asarray(self.keep(n_bytes)).view(dtype)
 
 
 def shelf() -> Shelf:

@@ -31,7 +31,7 @@ from perbit.kernels import CHUNK, K
 from perbit.kernels.api import F32, U32, Symbols
 from perbit.randomness import fold
 
-_CACHED = 1 << 16  # values that stay in the cache while a second thing is done with them
+_LARGE = 1 << 16  # symbols from which an array is worth a place on the shelf
 _TABLES = Cost(1 << 20, 20_000)  # of a quantizer and of a coder, however few values they have
 Kind = Literal["floats", "symbols", "bytes", "coded", "positions"]
 
@@ -130,7 +130,7 @@ class Quantizer(FloatCodec):
             if values.echo is None:
                 symbols = parallel.scratch(hi - lo, dtype)
             else:
-                symbols = kept[lo] = np.empty(hi - lo, dtype)
+                symbols = kept[lo] = _lasting(hi - lo, dtype)
             coded.fill(lo, hi, symbols)
             return rest.encode_symbols(symbols, coded.alphabet, coded.prior)
 
@@ -147,24 +147,25 @@ class Quantizer(FloatCodec):
         known = self.dequantizer(Reader(sides.join()), n)
 
         def add(out: F32, weight: float) -> None:
-            for first, symbols in kept.items():
-                for lo, hi in parallel.chunks(symbols.size, _CACHED):
-                    piece, values = out[first + lo : first + hi], parallel.scratch(hi - lo, np.float32)
-                    known.values(symbols[lo:hi], first + lo, values)
-                    K.axpy(piece, values, weight)
+            for lo, symbols in kept.items():
+                known.add(symbols, lo, out[lo : lo + symbols.size], weight)
 
         return add
 
     def decode(self, src: Reader, shape: Shape, rest: Rest) -> F32:
         out = np.empty(size(shape), np.float32)
-        self._decode_chunks(src, out.size, rest, lambda lo, hi, fill: fill(out[lo:hi]))
+
+        def fill(lo: int, hi: int, stream: Piece, known: Dequantizer) -> None:
+            rest.decode_values(stream, known, lo, out[lo:hi])
+
+        self._decode_chunks(src, out.size, rest, fill)
         return out.reshape(shape)
 
     def decode_add(self, src: Reader, shape: Shape, rest: Rest, out: F32, weight: float) -> None:
-        def add(lo: int, hi: int, fill: Callable[[F32], None]) -> None:
-            chunk = parallel.scratch(hi - lo, np.float32)
-            fill(chunk)
-            K.axpy(out[lo:hi], chunk, weight)
+        def add(lo: int, hi: int, stream: Piece, known: Dequantizer) -> None:
+            symbols = parallel.scratch(hi - lo, symbol_dtype(known.alphabet))
+            rest.decode_symbols(stream, known, symbols)
+            known.add(symbols, lo, out[lo:hi], weight)
 
         self._decode_chunks(src, out.size, rest, add)
 
@@ -178,18 +179,20 @@ class Quantizer(FloatCodec):
             yield lo, symbols, known
 
     def _decode_chunks(
-        self, src: Reader, n: int, rest: Rest, consume: Callable[[int, int, Callable[[F32], None]], None]
+        self, src: Reader, n: int, rest: Rest, consume: Callable[[int, int, Piece, Dequantizer], None]
     ) -> None:
         src.spend(rest.symbols_cost(n))
         known = self.dequantizer(src, n)
         streams = [(lo, hi, src.section("symbols")) for lo, hi in parallel.chunks(n)]
 
-        def work(piece: tuple[int, int, memoryview]) -> None:
-            lo, hi, stream = piece
-            consume(lo, hi, lambda out: rest.decode_values(stream, known, lo, out))
-
-        for _ in parallel.run(work, streams):
+        for _ in parallel.run(lambda piece: consume(*piece, known), streams):
             pass
+
+
+def _lasting(n: int, dtype: type[np.generic]) -> Symbols:
+    """An array that may last until a frame is delivered."""
+    symbols: Symbols = parallel.shelf().array(n, dtype) if n >= _LARGE else np.empty(n, dtype)
+    return symbols
 
 
 class SymbolCoder(Codec):

@@ -156,6 +156,13 @@ class Dequantizer:
         else:
             K.dequantize_buckets(symbols, self.table, self.norms, self.bucket, start, out)
 
+    def add(self, symbols: Symbols, start: int, out: F32, weight: float) -> None:
+        """Add weight times what they mean."""
+        if self.norms is None:
+            K.axpy_table(out, symbols, self.table, weight)
+        else:
+            K.axpy_buckets(out, symbols, self.table, self.norms, self.bucket, start, weight)
+
 
 def symbol_dtype(alphabet: int) -> type[np.uint8] | type[np.uint16]:
     """The smallest integer type that holds every symbol."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from perbit import parallel
 from perbit.coding.bits import Reader, Writer
 from perbit.coding.codec import FloatCodec, Rest
 from perbit.coding.cost import Cost
@@ -25,7 +24,6 @@ _WIDTH = 4  # vectors that are searched together are this many or a multiple: ma
 _PASSES = 4  # over a larger matrix and back: memories have flat spectra
 _RECALLED_PASSES = 2  # as good, from where the last search ended
 _NEWS = 0.1  # noise in what is recalled, as a share of it: so that what is new is found, wherever it lies
-_BLOCK = 1 << 16  # values that stay in the cache while a second thing is done with them
 _ORDINARY = 2.0**30  # from its inverse to this, the squares of a matrix's values are sound in float32
 _ALIKE = 1e-6  # of directions: what is left of one beside the others is rounding
 
@@ -172,12 +170,8 @@ def _nearly_factors(matrix: F32, rank: int, search: Search) -> tuple[F64, F64]:
 
 def _there_and_back(matrix: F32, start: F32) -> tuple[F32, F32]:
     """Products of the matrix with each row of `start`, and of the transposed matrix with these, by one pass over the matrix's memory."""
-    there = np.empty((len(start), len(matrix)), np.float32)
-    back = np.zeros_like(start)
-    for lo, hi in parallel.chunks(len(matrix), max(1, _BLOCK // matrix.shape[1])):
-        products = start @ matrix[lo:hi].T
-        there[:, lo:hi] = products
-        back += products @ matrix[lo:hi]
+    there, back = np.empty((len(start), len(matrix)), np.float32), np.empty_like(start)
+    K.there_and_back(matrix.reshape(-1), matrix.shape[1], start.reshape(-1), there.reshape(-1), back.reshape(-1))
     return there, back
 
 

@@ -10,8 +10,17 @@ from perbit.kernels.reference.half import from_half, to_half
 from perbit.kernels.reference.levels import levels_decode, levels_decode_table, levels_encode
 from perbit.kernels.reference.packing import golomb_decode, golomb_encode, pack, unpack
 from perbit.kernels.reference.patterns import match_patterns
-from perbit.kernels.reference.products import add_pairs, axpy_pairs, mix_planes, multiply_pairs, split_planes
+from perbit.kernels.reference.products import (
+    add_pairs,
+    axpy_pairs,
+    mix_planes,
+    multiply_pairs,
+    split_planes,
+    there_and_back,
+)
 from perbit.kernels.reference.quantizers import (
+    axpy_buckets,
+    axpy_table,
     dequantize,
     dequantize_buckets,
     feedback_add,
@@ -31,7 +40,9 @@ from perbit.kernels.reference.trellis_fit import scalar_cost, trellis_fit
 __all__ = [
     "add_pairs",
     "axpy",
+    "axpy_buckets",
     "axpy_pairs",
+    "axpy_table",
     "bloom_build",
     "bloom_query",
     "bloom_resolve",
@@ -70,6 +81,7 @@ __all__ = [
     "scatter_add",
     "select_above",
     "split_planes",
+    "there_and_back",
     "to_half",
     "top_k",
     "trellis_encode",

@@ -13,6 +13,7 @@ from perbit.kernels.reference.selection import axpy
 MOST = float(np.finfo(np.float32).max)
 PIECE = 1 << 20  # values that are summed at a time
 LARGEST_TAPS = 256
+DOT_LANES = 8  # of the sum of a product with a vector
 
 
 def multiply_pairs(pairs: F32, rows: int, columns: int, out: F32) -> None:
@@ -31,6 +32,34 @@ def axpy_pairs(out: F32, pairs: F32, rows: int, columns: int, weight: float) -> 
     product = np.empty(out.size, np.float32)
     multiply_pairs(pairs, rows, columns, product)
     axpy(out, product, weight)
+
+
+def there_and_back(matrix: F32, columns: int, start: F32, there: F32, back: F32) -> None:
+    whole = columns >= 1 and matrix.size % columns == 0 and start.size % columns == 0
+    require(whole, "rows and vectors must be whole")
+    rows, count = matrix.size // columns, start.size // columns
+    require(there.size == rows * count, "there must be a product for each row and vector")
+    require_same_length(start, back)
+    each = matrix.reshape(rows, columns)
+    back.fill(0)
+    with np.errstate(all="ignore"):
+        for vector, products, sums in zip(
+            start.reshape(count, columns), there.reshape(count, rows), back.reshape(count, columns), strict=True
+        ):
+            products[:] = _dots(each, vector)
+            for row, product in zip(each, products, strict=True):
+                sums += product * row
+
+
+def _dots(matrix: F32, vector: F32) -> F32:
+    lanes = np.zeros((len(matrix), DOT_LANES), np.float32)
+    for lo in range(0, len(vector), DOT_LANES):
+        part = matrix[:, lo : lo + DOT_LANES] * vector[lo : lo + DOT_LANES]
+        lanes[:, : part.shape[1]] += part
+    half = DOT_LANES
+    while half := half // 2:
+        lanes[:, :half] += lanes[:, half : 2 * half]
+    return lanes[:, 0]
 
 
 def add_pairs(left: F32, right: F32, rows: int, columns: int, out: F32) -> None:

@@ -18,6 +18,7 @@ from perbit.kernels.reference.checks import (
     require_start,
 )
 from perbit.kernels.reference.random import uniform24
+from perbit.kernels.reference.selection import axpy
 
 _ONE = np.float32(1)
 
@@ -124,6 +125,18 @@ def dequantize_buckets(symbols: Symbols, table: F32, norms: F32, bucket: int, st
     with np.errstate(all="ignore"):
         for piece in pieces(len(symbols)):
             out[piece] = table[symbols[piece]] * norms[bucket_of(start, piece, bucket)]
+
+
+def axpy_table(out: F32, symbols: Symbols, table: F32, weight: float) -> None:
+    values = np.empty_like(out)
+    dequantize(symbols, table, values)
+    axpy(out, values, weight)
+
+
+def axpy_buckets(out: F32, symbols: Symbols, table: F32, norms: F32, bucket: int, start: int, weight: float) -> None:
+    values = np.empty_like(out)
+    dequantize_buckets(symbols, table, norms, bucket, start, values)
+    axpy(out, values, weight)
 
 
 def feedback_add(g: F32, memory: F32, gamma: float, out: F32) -> None:
