@@ -13,7 +13,7 @@ from perbit.coding.codec import as_pipeline
 from perbit.coding.families import lowrank
 from perbit.coding.families.lowrank import MAX_RANK
 from perbit.coding.families.modelled import FLOAT_MAX
-from perbit.coding.values import Recall
+from perbit.coding.values import Known, Recall
 from perbit.errors import DecodeError, SpecError
 from perbit.kernels import K
 from perbit.torch.collective.coding import FrameForm
@@ -206,7 +206,7 @@ def coded_with_feedback(gradients: Iterable[np.ndarray], rank: int, *, recalls: 
             form = FrameForm.of([("w", gradient.shape, as_pipeline(perbit.codec(f"lowrank({rank})")))])
             memory = np.zeros_like(gradient)
         memory += gradient
-        frame, _ = form.encode([memory.reshape(-1)], [step], step, [recall])
+        frame, _ = form.encode([memory.reshape(-1)], [step], step, [Known(recall=recall)])
         memory -= perbit.loads(frame)["w"]
         energies.append(float((memory.astype(np.float64) ** 2).sum()))
     assert memory is not None
@@ -261,10 +261,10 @@ def test_the_same_recall_gives_the_same_frame_and_none_a_frame_of_its_own() -> N
     form = FrameForm.of([("w", (90, 110), as_pipeline(perbit.codec("lowrank(2)")))])
     x = [noisy_product(90, 110, 6, 1.0, seed).reshape(-1) for seed in range(2)]
     recall = Recall()
-    form.encode([x[0]], [0], 0, [recall])
+    form.encode([x[0]], [0], 0, [Known(recall=recall)])
     assert recall.found is not None
     copies = [Recall(recall.found.copy()) for _ in range(2)]
-    frames = [form.encode([x[1]], [1], 1, [copy])[0] for copy in copies]
+    frames = [form.encode([x[1]], [1], 1, [Known(recall=copy)])[0] for copy in copies]
     assert frames[0] == frames[1] != form.encode([x[1]], [1], 1)[0]
     assert np.array_equal(copies[0].found, copies[1].found)
 
@@ -274,7 +274,7 @@ def test_what_does_not_fit_is_not_recalled() -> None:
     form = FrameForm.of([("w", (90, 110), as_pipeline(perbit.codec("lowrank(2)")))])
     x = noisy_product(90, 110, 6, 1.0).reshape(-1)
     new, other = Recall(), Recall(np.ones((4, 7), np.float32))
-    assert form.encode([x], [0], 0, [new])[0] == form.encode([x], [0], 0, [other])[0]
+    assert form.encode([x], [0], 0, [Known(recall=new)])[0] == form.encode([x], [0], 0, [Known(recall=other)])[0]
     assert np.array_equal(new.found, other.found)
 
 
@@ -284,9 +284,9 @@ def test_few_directions_need_no_recall() -> None:
     recall = Recall()
     for step in range(3):
         x = noisy_product(90, 110, 2, 0, seed=step)
-        frame, _ = form.encode([x.reshape(-1)], [step], step, [recall])
+        frame, _ = form.encode([x.reshape(-1)], [step], step, [Known(recall=recall)])
         assert np.allclose(perbit.loads(frame)["w"], x, atol=1e-4)
-    empty, _ = form.encode([np.zeros(9900, np.float32)], [3], 3, [recall])
+    empty, _ = form.encode([np.zeros(9900, np.float32)], [3], 3, [Known(recall=recall)])
     assert not perbit.loads(empty)["w"].any()
 
 

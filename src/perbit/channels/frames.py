@@ -15,7 +15,7 @@ from perbit.coding.agreed import AgreedLike
 from perbit.coding.bits import Piece, Reader, Writer
 from perbit.coding.codec import Codec, as_pipeline
 from perbit.coding.cost import Budget, expected_values
-from perbit.coding.values import Echo, Recall
+from perbit.coding.values import Echo, Known
 from perbit.errors import DecodeError
 from perbit.frame import payload, wire
 from perbit.frame.header import DIGEST_BYTES, MAGIC, STATEFUL, Entry, stateful_head, write_message
@@ -147,15 +147,15 @@ def write_parts(
     keys: Sequence[int],
     sequence: int,
     digest: bytes,
-    recalls: Sequence[Recall | None] | None = None,
+    known: Sequence[Known] | None = None,
 ) -> tuple[bytes, list[Echo]]:
     """A frame of tensors that lie apart, each with a key of its own, encoded from where they are; and what will be decoded."""
     out = _begin(made, sequence, digest)
     echoes = []
-    for entry, part, key, recall in zip(made.entries, parts, keys, recalls or [None] * len(parts), strict=True):
+    for entry, part, key, each in zip(made.entries, parts, keys, known or [Known()] * len(parts), strict=True):
         own = Writer()  # a codec with a goal in bytes (`rd`) takes what was written before it for its own head
         echo = Echo()
-        payload.write(part.reshape(entry.shape), entry, entry.name, own, key, echo, recall)
+        payload.write(part.reshape(entry.shape), entry, entry.name, own, key, echo, each)
         echo.n_bytes = sum(map(len, own.pieces))
         out.pieces.extend(own.pieces)
         echoes.append(echo)

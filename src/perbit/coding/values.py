@@ -15,6 +15,7 @@ from perbit.kernels import K
 from perbit.kernels.api import F32, U32, U64, Symbols
 
 Shape = tuple[int, ...]
+Range = tuple[float, float, int]  # smallest value, largest value, how many are NaN or infinite
 
 
 def size(shape: Shape) -> int:
@@ -43,6 +44,14 @@ class Recall:
         self.found = found
 
 
+@dataclass(frozen=True)
+class Known:
+    """What whoever hands over values knows of them beforehand."""
+
+    range: Range | None = None
+    recall: Recall | None = None
+
+
 class Floats:
     """Float32 values on their way through a pipeline, with what one pass over them found.
 
@@ -65,7 +74,7 @@ class Floats:
         return self.array.size
 
     @cached_property
-    def range(self) -> tuple[float, float, int]:
+    def range(self) -> Range:
         """Smallest value, largest value, how many are NaN or infinite."""
         return K.scan(self.flat)
 

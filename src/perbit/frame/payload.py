@@ -14,12 +14,13 @@ from perbit.coding.bits import Reader, Writer
 from perbit.coding.codec import FloatCodec, Rest
 from perbit.coding.cost import Budget, Cost
 from perbit.coding.families.formats import Raw
-from perbit.coding.values import Echo, Recall, size
+from perbit.coding.values import Echo, Known, size
 from perbit.errors import DecodeError, EncodeError, LimitError, NonFiniteError, PerbitError
 from perbit.frame.header import Entry
 from perbit.kernels import K
 from perbit.kernels.api import F32
 
+_NOTHING = Known()
 _TENSOR = Cost(1 << 18, 20_000)  # of any tensor, however small
 
 
@@ -30,18 +31,18 @@ def write(
     out: Writer,
     key: int,
     echo: Echo | None = None,
-    recall: Recall | None = None,
+    known: Known = _NOTHING,
 ) -> None:
     """Append one tensor, as it is stored or as numpy has it, or from afar.
 
-    `name` is for errors, `echo` for what will be decoded, `recall` from the last message of this tensor.
+    `name` is for errors, `echo` for what will be decoded.
     """
     if isinstance(array, Afar) and not works_afar(entry.codec):
         array = array.on_host()
     if isinstance(array, Afar):
         _write_from_afar(array, entry, name, out, key)
     else:
-        _write(array, entry, name, out, key, echo, recall)
+        _write(array, entry, name, out, key, echo, known)
 
 
 def _write_from_afar(array: Afar, entry: Entry, name: str | None, out: Writer, key: int) -> None:
@@ -61,7 +62,7 @@ def _write(
     out: Writer,
     key: int,
     echo: Echo | None,
-    recall: Recall | None,
+    known: Known,
 ) -> None:
     stages = entry.codec.stages
     stored = arrays.stored(array)
@@ -72,8 +73,10 @@ def _write(
         return
     finds_nonfinite = isinstance(stages[0], FloatCodec) and stages[0].finds_nonfinite
     try:
-        floats = arrays.to_floats(values, name, scan=not finds_nonfinite)
-        floats.echo, floats.recall = echo, recall
+        floats = arrays.to_floats(values, name, scan=not finds_nonfinite and known.range is None)
+        floats.echo, floats.recall = echo, known.recall
+        if known.range is not None:
+            floats.range = known.range
         entry.codec.rest.encode_floats(floats, out, key)
     except NonFiniteError:
         raise arrays.nonfinite(values, name) from None

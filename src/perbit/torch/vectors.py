@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import torch
 
+from perbit.coding.values import Range
 from perbit.kernels import K
 from perbit.kernels.api import F32
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     Vector: TypeAlias = F32 | DeviceArray
 
 
-def scan(x: Vector) -> tuple[float, float, int]:
+def scan(x: Vector) -> Range:
     """Smallest value, largest value, how many are NaN or infinite."""
     return K.scan(x) if isinstance(x, np.ndarray) else x.scan()
 
@@ -26,11 +27,6 @@ def norm(x: Vector) -> float:
     """The Euclidean norm."""
     moments = K.moments(x) if isinstance(x, np.ndarray) else x.floats().moments
     return float(np.sqrt(moments[2]))
-
-
-def is_zero(x: Vector) -> bool:
-    """Whether all values are 0."""
-    return not x.any() if isinstance(x, np.ndarray) else scan(x) == (0, 0, 0)
 
 
 def zeros(n: int, like: Vector | None) -> Vector:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from perbit.channels import Layout, frames
 from perbit.coding.bits import Piece
 from perbit.coding.codec import Pipeline
-from perbit.coding.values import Echo, Recall, Shape
+from perbit.coding.values import Echo, Known, Shape
 from perbit.errors import StateMismatch
 from perbit.frame.header import DIGEST_BYTES, Entry
 
@@ -33,10 +33,10 @@ class FrameForm:
         return cls(frames.blueprint_of(layout, entries))
 
     def encode(
-        self, parts: Sequence[Vector], keys: Sequence[int], step: int, recalls: Sequence[Recall | None] | None = None
+        self, parts: Sequence[Vector], keys: Sequence[int], step: int, known: Sequence[Known] | None = None
     ) -> tuple[bytes, list[Echo]]:
-        """The frame of these values, and what will be decoded; `keys` feed the random choices, `recalls` are from the frame before."""
-        return frames.write_parts(self.blueprint, parts, keys, step, _NO_DIGEST, recalls)
+        """The frame of these values, and what will be decoded; `keys` feed the random choices."""
+        return frames.write_parts(self.blueprint, parts, keys, step, _NO_DIGEST, known)
 
     def add(
         self, frame: Piece, outs: Sequence[Vector], weight: float, step: int, echoes: Sequence[Echo] | None = None

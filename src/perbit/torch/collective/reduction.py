@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from perbit.coding.bits import Piece
-from perbit.coding.values import Recall
+from perbit.coding.values import Known, Range
 from perbit.kernels import K
 from perbit.randomness import fold, key_from_seed
 from perbit.torch import vectors
@@ -42,13 +42,15 @@ class Reduction(ABC):
         ranges = [[vectors.scan(part) for part in self._parts(gradients, piece)] for piece in range(self.pieces)]
         if any(n_nonfinite for of_piece in ranges for _, _, n_nonfinite in of_piece):
             return [b""] * self.pieces
-        is_zero = [all(low == high == 0 for low, high, _ in of_one) for of_one in zip(*ranges, strict=True)]
+        is_zero = [all(map(_is_of_zeros, of_one)) for of_one in zip(*ranges, strict=True)]
         gradients.sending = [
             [] if self.keeps(piece) else self._fed(gradients, self._parts(gradients, piece), piece, is_zero)
             for piece in range(self.pieces)
         ]
         return [
-            b"" if self.keeps(piece) else self._encoded(gradients, gradients.sending[piece], piece, purpose=piece)
+            b""
+            if self.keeps(piece)
+            else self._encoded(gradients, gradients.sending[piece], ranges[piece], piece, piece)
             for piece in range(self.pieces)
         ]
 
@@ -78,17 +80,22 @@ class Reduction(ABC):
     def _memory(self, bucket: Bucket, parameter: CodedParameter, like: Vector) -> Vector:
         return self.memories.of(parameter.name, bucket.memory_size(parameter, self.pieces), like)
 
-    def _recall(self, parameter: CodedParameter, piece: int) -> Recall | None:
-        """Only what error feedback brings back is worth looking for again."""
-        return None if parameter.gamma is None else self.memories.recall(f"{parameter.name}/{piece}")
+    def _known(self, parameter: CodedParameter, found: Range, piece: int) -> Known:
+        """Without a memory, the range of what is sent; with one, what the encoder recalls: error feedback brings back what was not sent."""
+        if parameter.gamma is None:
+            return Known(found)
+        return Known(recall=self.memories.recall(f"{parameter.name}/{piece}"))
 
-    def _encoded(self, gradients: BucketGradients, parts: Sequence[Vector], piece: int, purpose: int) -> bytes:
-        """The frame of a piece. Keys go by parameter and step, so that how parameters fall into buckets changes nothing."""
+    def _encoded(
+        self, gradients: BucketGradients, parts: Sequence[Vector], ranges: Sequence[Range], piece: int, purpose: int
+    ) -> bytes:
+        """The frame of a piece; `ranges` are without what memories add. Keys go by parameter and step, so that how parameters fall into
+        buckets changes nothing."""
         key = fold(fold(self.key, gradients.step), purpose)
         keys = [fold(key, K.crc32c(parameter.name.encode())) for parameter in gradients.bucket.parameters]
-        recalls = [self._recall(parameter, piece) for parameter in gradients.bucket.parameters]
+        known = [self._known(*each, piece) for each in zip(gradients.bucket.parameters, ranges, strict=True)]
         frame, gradients.echoes[piece] = gradients.bucket.form_for(parts, piece, self.pieces).encode(
-            parts, keys, gradients.step, recalls
+            parts, keys, gradients.step, known
         )
         return frame
 
@@ -145,8 +152,9 @@ class Sharded(Reduction):
         means = self.scatter(gradients, frames, 1 / self.group.world)
         own, sending, shared = self.group.rank, [], b""
         if means is not None:
-            sending = self._fed(gradients, means, own, [vectors.is_zero(mean) for mean in means])
-            shared = self._encoded(gradients, sending, own, purpose=self.pieces)
+            ranges = [vectors.scan(mean) for mean in means]
+            sending = self._fed(gradients, means, own, [_is_of_zeros(found) for found in ranges])
+            shared = self._encoded(gradients, sending, ranges, own, purpose=self.pieces)
         averages = self.group.gather(shared, gradients.index)
         if not all(map(len, averages)):
             gradients.values.fill(np.nan)
@@ -178,6 +186,10 @@ class Sharded(Reduction):
             else:
                 self._add(gradients, frame, sums, own, weight)
         return sums
+
+
+def _is_of_zeros(found: Range) -> bool:
+    return found == (0, 0, 0)
 
 
 def reduction_for(group: ByteGroup, memories: Memories, seed: int, gather_up_to: int) -> Reduction:
