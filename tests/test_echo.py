@@ -8,6 +8,8 @@ import pytest
 import perbit
 from perbit import testing
 from perbit.coding.codec import Quantizer, as_pipeline
+from perbit.coding.values import Known
+from perbit.kernels import K
 from perbit.torch.collective.coding import FrameForm
 
 STEP = 3
@@ -46,3 +48,10 @@ def test_symbols_are_not_decoded_again(spec: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Quantizer, "decode_add", fail)
     form.add(frame, [out], 1.0, STEP, echoes)
     assert np.array_equal(out, decoded.reshape(-1))
+
+
+@pytest.mark.parametrize("spec", testing.specs())
+def test_a_range_that_is_known_changes_no_frame(spec: str) -> None:
+    form = FrameForm.of([("w", (40, 70), as_pipeline(perbit.codec(spec)))])
+    x = np.random.default_rng(1).normal(size=2800).astype(np.float32)
+    assert form.encode([x], [7], STEP, [Known(range=K.scan(x))])[0] == form.encode([x], [7], STEP)[0]

@@ -340,9 +340,10 @@ def test_a_loop_of_ones_own_learns() -> None:
     assert coders[0].ratio > 10
 
 
-def test_a_resumed_loop_sends_the_same_frames() -> None:
+@pytest.mark.parametrize("spec", ["topk(0.1) | qsgd(7) | rans", "lowrank(1) | fp16"])
+def test_a_resumed_loop_sends_the_same_frames(spec: str) -> None:
     like = {"w": torch.zeros(40, 30)}
-    whole, first, second = (pt.ErrorFeedback(like, "topk(0.1) | qsgd(7) | rans", seed=5) for _ in range(3))
+    whole, first, second = (pt.ErrorFeedback(like, spec, seed=5) for _ in range(3))
     given = [{"w": values(torch.float32, 40, 30, seed=step)} for step in range(6)]
     frames = [whole.compress(tensors) for tensors in given]
     for tensors in given[:3]:
@@ -354,15 +355,18 @@ def test_a_resumed_loop_sends_the_same_frames() -> None:
     assert [second.compress(tensors) for tensors in given[3:]] == frames[3:]
 
 
-def test_a_step_that_fails_leaves_the_memory_as_it_was() -> None:
-    compressor = pt.ErrorFeedback({"v": torch.zeros(40, 30), "w": torch.zeros(40, 30)}, "topk(0.1)")
-    compressor.compress({"v": torch.ones(40, 30), "w": torch.ones(40, 30)})
+@pytest.mark.parametrize("spec", ["topk(0.1)", "lowrank(1)"])
+def test_a_step_that_fails_leaves_the_memory_as_it_was(spec: str) -> None:
+    compressor = pt.ErrorFeedback({"v": torch.zeros(40, 30), "w": torch.zeros(40, 30)}, spec)
+    compressor.compress({name: values(torch.float32, 40, 30, seed=1) for name in "vw"})
     before = compressor.state_dict()
     with pytest.raises(perbit.NonFiniteError, match="tensor 'w'"):
         compressor.compress({"v": torch.ones(40, 30), "w": torch.full((40, 30), torch.nan)})
     after = compressor.state_dict()
     assert after["step"] == before["step"] == 1
-    assert all(torch.equal(after["memory"][name], memory) for name, memory in before["memory"].items())
+    for kept in ("memory", "recall"):
+        assert all(torch.equal(after[kept][name], x) for name, x in before[kept].items())
+    assert set(before["recall"]) == (set("vw") if "lowrank" in spec else set())
 
 
 def test_unbiased_codecs_have_a_memory_only_if_it_is_asked_for() -> None:

@@ -16,7 +16,7 @@ from perbit.coding.codec import Codec, as_pipeline
 from perbit.coding.cost import Budget, expected_values
 from perbit.coding.families.formats import Raw
 from perbit.coding.spec import CodecLike, codec
-from perbit.coding.values import Shape, size
+from perbit.coding.values import Known, Shape, size
 from perbit.errors import DecodeError, EncodeError, LimitError
 from perbit.frame import payload
 from perbit.frame.header import MAGIC, VERSION, Entry, Header, read, write_array, write_message
@@ -72,13 +72,14 @@ def write_entries(
     seed: int | None = None,
     sequence: int | None = None,
     digest: bytes | None = None,
+    known: Sequence[Known] | None = None,
 ) -> bytes:
-    """A message of arrays, each with its entry of the directory."""
+    """A message of arrays, each with its entry of the directory, and perhaps with what is known of it."""
     out = Writer()
     write_message(list(entries), sequence, digest, out)
     key = key_from_seed(seed)
-    for index, (entry, array) in enumerate(zip(entries, values, strict=True)):
-        payload.write(array, entry, entry.name, out, fold(key, index))
+    for index, (entry, array, each) in enumerate(zip(entries, values, known or [Known()] * len(entries), strict=True)):
+        payload.write(array, entry, entry.name, out, fold(key, index), known=each)
     return seal(out)
 
 

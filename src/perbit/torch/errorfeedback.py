@@ -13,7 +13,7 @@ from perbit.coding import arrays
 from perbit.coding.afar import Afar
 from perbit.coding.bits import Piece, Reader
 from perbit.coding.codec import Pipeline, as_pipeline
-from perbit.coding.values import size
+from perbit.coding.values import Known, Recall, size
 from perbit.errors import EncodeError
 from perbit.frame import payload, wire
 from perbit.frame.header import Entry
@@ -72,9 +72,15 @@ class ErrorFeedback(Kept):
         self.follow_scale()
         with self.traffic.timed("encode"):
             values = {name: self._fed(name, x, dtype) for name, (dtype, x) in given.items()}
-            frame = self._encoded({name: dtype for name, (dtype, _) in given.items()}, values)
+            recalls = {
+                name: Recall(self.memories.recall(name).found)
+                for name, gamma in self._decays.items()
+                if gamma is not None
+            }
+            frame = self._encoded({name: dtype for name, (dtype, _) in given.items()}, values, recalls)
             left = wire.read_all(lambda src, entry: self._left(src, entry, values[entry.name]), frame, self.shapes)
         self.memories.arrays |= {name: memory for name, memory in left.items() if memory is not None}
+        self.memories.recalls |= recalls
         self.step += 1
         self.traffic.sent_bytes += len(frame)
         self.traffic.dense_bytes += sum(4 * x.size for x in values.values())
@@ -145,13 +151,16 @@ class ErrorFeedback(Kept):
         payload.add(src, entry, memory, -1.0)
         return memory  # type: ignore[return-value]
 
-    def _encoded(self, dtypes: Mapping[str, str], values: Mapping[str, NDArray[Any] | Afar]) -> bytes:
+    def _encoded(
+        self, dtypes: Mapping[str, str], values: Mapping[str, NDArray[Any] | Afar], recalls: Mapping[str, Recall]
+    ) -> bytes:
         seed = fold(self.seed, self.step)
         hosted = {name: arrays.without_bf16(x, dtypes[name]) for name, x in values.items() if not isinstance(x, Afar)}
         chosen = self.plan.codecs(hosted, seed) if self.plan.looks_at_values else {}
         codecs = {name: as_pipeline(chosen[name]) if chosen else self._codec(name, dtypes[name]) for name in values}
         entries = [Entry(name, dtypes[name], x.shape, codecs[name]) for name, x in values.items()]
-        return wire.write_entries(entries, list(values.values()), seed=seed)
+        known = [Known(recall=recalls.get(name)) for name in values]
+        return wire.write_entries(entries, list(values.values()), seed=seed, known=known)
 
 
 def trained_parameters(model: torch.nn.Module) -> dict[str, torch.Tensor]:
