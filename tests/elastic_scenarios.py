@@ -81,18 +81,51 @@ def work(folder: Path, name: str, lighthouse: str) -> None:
 def write(log: Any, outer: elastic.ElasticSteps) -> None:
     numbers = {key: outer.metrics()[key] for key in ("step", "workers", "left_out", "taken_over", "memory_norm")}
     equal = all(bool((outer.model.local[name] == x).all()) for name, x in outer.model.shared.items())
-    log.write(json.dumps({**numbers, "digest": outer.model.digest(), "holds_shared": equal}) + "\n")
+    log.write(json.dumps({**numbers, "pid": os.getpid(), "digest": outer.model.digest(), "holds_shared": equal}) + "\n")
     log.flush()
 
 
-class Workers:
-    """A lighthouse, and workers that the test starts, kills, stops and watches."""
+class Watched:
+    """Workers that write a line for every round into a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.lighthouse = LighthouseServer(
-            bind="[::]:0", min_replicas=1, join_timeout_ms=2000, heartbeat_timeout_ms=3000
+
+    def befall(self, name: str, what: str) -> None:
+        (self.folder / f"{name}.{what}").touch()
+
+    def rounds(self, name: str) -> list[dict[str, Any]]:
+        path = self.folder / f"{name}.log"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def until(self, what: str, condition: Any) -> None:
+        deadline = time.monotonic() + SECONDS
+        while not condition():
+            assert time.monotonic() < deadline, f"never: {what}; {self.last()}"
+            time.sleep(0.1)
+
+    def until_together(self, *names: str) -> None:
+        """Until all of these have ended two rounds from now on in which they were all, and no others."""
+        since = {name: len(self.rounds(name)) for name in names}
+        self.until(
+            f"{names} together",
+            lambda: all(
+                sum(row["workers"] == len(names) for row in self.rounds(name)[n:]) >= 2 for name, n in since.items()
+            ),
         )
+
+    def last(self) -> dict[str, list[dict[str, Any]]]:
+        """The last rounds of everybody."""
+        return {path.stem: self.rounds(path.stem)[-2:] for path in sorted(self.folder.glob("*.log"))}
+
+
+class Workers(Watched):
+    """A lighthouse, and workers that the test starts, kills, stops and watches."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.lighthouse = lighthouse()
         self.address = f"http://127.0.0.1:{self.lighthouse.address().rsplit(':', 1)[1]}"
         self.context: ForkServerContext = mp.get_context("forkserver")
         self.context.set_forkserver_preload(["perbit.outer.elastic", "elastic_scenarios"])
@@ -109,35 +142,14 @@ class Workers:
         assert pid is not None
         os.kill(pid, number)
 
-    def befall(self, name: str, what: str) -> None:
-        (self.folder / f"{name}.{what}").touch()
-
-    def rounds(self, name: str) -> list[dict[str, Any]]:
-        path = self.folder / f"{name}.log"
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
-
-    def until(self, what: str, condition: Any) -> None:
-        deadline = time.monotonic() + SECONDS
-        while not condition():
-            assert time.monotonic() < deadline, (
-                f"never: {what}; { ({name: self.rounds(name)[-2:] for name in self.processes}) }"
-            )
-            time.sleep(0.1)
-
-    def until_together(self, *names: str) -> None:
-        """Until all of these have ended two rounds from now on in which they were all, and no others."""
-        since = {name: len(self.rounds(name)) for name in names}
-        self.until(
-            f"{names} together",
-            lambda: all(
-                sum(row["workers"] == len(names) for row in self.rounds(name)[n:]) >= 2 for name, n in since.items()
-            ),
-        )
-
     def close(self) -> None:
         (self.folder / "stop").touch()
         for process in self.processes.values():
             process.kill()
             process.join(20)
         self.lighthouse.shutdown()
+
+
+def lighthouse(bind: str = "[::]:0") -> LighthouseServer:
+    """One that soon notices who is gone."""
+    return LighthouseServer(bind=bind, min_replicas=1, join_timeout_ms=2000, heartbeat_timeout_ms=3000)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from elastic_scenarios import Workers
+from perbit.outer import elastic
 
 
 @pytest.fixture
@@ -16,6 +18,14 @@ def workers(tmp_path: Path) -> Iterator[Workers]:
     made = Workers(tmp_path)
     yield made
     made.close()
+
+
+def test_a_model_is_handed_over_where_others_reach_the_worker() -> None:
+    """Not at the name of the machine, which others may not know."""
+    transport = elastic.HandOver("198.51.100.7", timedelta(seconds=5))
+    assert transport.metadata().startswith("http://198.51.100.7:")
+    transport.shutdown()
+    transport._server.server_close()
 
 
 @pytest.mark.slow

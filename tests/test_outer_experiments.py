@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,21 @@ def script(name: str) -> Any:
     return module
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _paths() -> Iterator[None]:
+    before = list(sys.path)
+    yield
+    sys.path[:] = before
+
+
 @pytest.fixture(scope="module")
 def wan() -> Any:
-    before = list(sys.path)
-    yield script("wan")
-    sys.path[:] = before
+    return script("wan")
+
+
+@pytest.fixture(scope="module")
+def failures() -> Any:
+    return script("failures")
 
 
 def runs_of(wan: Any, seed: int, ours_seconds: float) -> dict[str, Any]:
@@ -89,3 +100,34 @@ def test_streaming_counts_all_standing_still_and_its_rival_the_network_only(wan:
     assert lines[-1].startswith("REPRODUCED")
     slow = {name: {**found, "stalled_seconds": 2.0} for name, found in runs.items()}
     assert list(wan.overlap_verdicts(slow, 25, (0, 1, 2)))[-1].startswith("NOT REPRODUCED")
+
+
+def rounds(*rows: tuple[int, int, int, int]) -> list[dict[str, int]]:
+    return [dict(zip(("pid", "step", "digest", "taken_over"), row, strict=True)) for row in rows]
+
+
+def test_all_must_hold_the_same_bits_after_every_round(failures: Any) -> None:
+    equal = {"a": rounds((1, 1, 70, 0), (1, 2, 71, 0)), "b": rounds((2, 2, 71, 1))}
+    assert failures.differing(equal) == []
+    assert failures.differing({**equal, "c": rounds((3, 1, 70, 0), (3, 2, 99, 0))}) == [2]
+
+
+def test_only_who_is_struck_may_take_over_a_model(failures: Any) -> None:
+    assert failures.took_over(rounds((1, 1, 0, 0), (1, 2, 0, 0), (1, 3, 0, 1)))
+    assert not failures.took_over(rounds((1, 1, 0, 0), (5, 2, 0, 1), (5, 3, 0, 1)))  # started again
+    cut = {"struck": ["a"], "took_over": ["a"]}
+    assert failures.unexpected([cut, {"struck": [], "took_over": []}]) == []
+    assert failures.unexpected([cut, {"struck": ["a"], "took_over": ["a", "b"]}]) == ["b"]
+
+
+def test_verdicts_on_failures(failures: Any) -> None:
+    ended = {"a": {"digest": 5, "loss": 2.52}, "b": {"digest": 5, "loss": 2.52}}
+    run = {"ended": ended, "differing": [], "events": [{"struck": ["a"], "took_over": ["a"]}], "rounds": 40}
+    plain = {"ended": {"a": {"loss": 2.5}}}
+    assert [line.split(":")[0] for line in failures.verdicts({"disturbed": run, "undisturbed": plain})] == ["holds"] * 3
+
+    bad = {**run, "ended": {**ended, "b": {"digest": 6}}, "events": [{"struck": [], "took_over": ["a"]}]}
+    lines = failures.verdicts({"disturbed": bad, "undisturbed": {"ended": {"a": {"loss": 2.4}}}})
+    assert [line.split(":")[0] for line in lines] == ["does not hold"] * 3
+    lines = failures.verdicts({"disturbed": {**run, "differing": [3]}, "undisturbed": plain})
+    assert next(iter(lines)).startswith("does not hold")

@@ -105,6 +105,10 @@ class Links:
         )
         return int(shown[0]["stats64"][way]["bytes"])
 
+    def set(self, client: int, way: str) -> None:
+        """ "down" pulls a client's cable out, "up" plugs it in again; connections last if it was not long."""
+        run("ip", "-n", self._bridge, "link", "set", f"client{client}", way)
+
     # --- making and removing -----------------------------------------------------------------------------------------
 
     def __enter__(self) -> Links:

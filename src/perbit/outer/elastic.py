@@ -38,12 +38,24 @@ from perbit.torch.traffic import Traffic
 
 try:
     from torchft import Manager
+    from torchft.checkpointing import HTTPTransport
     from torchft.process_group import ProcessGroup, ProcessGroupGloo
 except ModuleNotFoundError as error:
     raise extras.explained(error, "perbit.outer.elastic") from error
 
 _DIGEST = 4  # bytes
 _PAUSE = 0.2  # seconds before a quorum that failed is tried again
+
+
+class HandOver(HTTPTransport[Any]):  # type: ignore[misc]
+    """Serves the shared model to those who join, at the address that others know. torchft's own gives the machine's name."""
+
+    def __init__(self, host: str, timeout: timedelta) -> None:
+        self._host = host
+        super().__init__(timeout=timeout, num_chunks=0)
+
+    def address(self) -> str:
+        return f"http://{self._host}:{self._server.socket.getsockname()[1]}/checkpoint/"
 
 
 class QuorumGroup(ByteGroup):
@@ -172,6 +184,7 @@ class ElasticSteps:
             store_port=self._store.port,
             lighthouse_addr=lighthouse,
             hostname=address,
+            checkpoint_transport=HandOver(address, limit),
         )
         self._end_round(contributes=False)
 
