@@ -83,6 +83,10 @@ class Channel(ABC):
         """What a receiver assumes while no frame arrives; None means zero."""
         return None
 
+    def owed(self, state: State) -> F32 | None:
+        """What a sender takes off the point from which it starts to work, because it has not been able to send it; None: nothing."""
+        return None
+
     # --- what everybody calls ----------------------------------------------------------------------------------------
 
     def omega(self, layout: Layout) -> float:

@@ -140,14 +140,20 @@ class ErrorFeedback(_Wrapper):
 
     Seide et al. (2014), Stich et al. (2018); γ < 1 is the memory decay of CO₃. With γ = 1 the memory stays bounded only if
     the codec loses less than it is given (ω < 1); decay=None takes 1 there, and 1/(ω + 1) for noisier codecs.
+
+    With `apart`, a sender that works on a shared point w and sends how far it got (local training) starts at w - γ·m, where it would
+    be had everything been sent. So nothing that waits is found and sent a second time, and the senders' mean moves as without compression.
     """
 
     decay: float | None = 1.0
+    apart: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.decay is not None and not (_is_number(self.decay) and 0 <= self.decay <= 1):
             raise _wrong(self, "decay", "none or a number from 0 to 1")
+        if not isinstance(self.apart, bool):
+            raise _wrong(self, "apart", "true or false")
 
     def gamma(self, layout: Layout) -> float:
         """The γ in use for this model."""
@@ -171,6 +177,12 @@ class ErrorFeedback(_Wrapper):
     def pull(self, decoded: F32, memory: Memory, layout: Layout) -> tuple[F32, Memory]:
         value, inner = self.inner.pull(decoded, memory[-1], layout)
         return value, (inner,)
+
+    def owed(self, state: State) -> F32 | None:
+        if not self.apart:
+            return None
+        m: F32 = state.memory[0]
+        return np.float32(self.gamma(state.layout)) * m
 
 
 @dataclass(frozen=True)

@@ -377,17 +377,23 @@ def fedavg_topk_ef(
 
 @_preset(two_way=True, bound=theory.step_mcm)
 def federated(
-    up: PlanLike = LOCAL_UP, down: PlanLike = LOCAL_DOWN, decay: float = 0.5, first: PlanLike = RAW, keep: int = 42
+    up: PlanLike = LOCAL_UP,
+    down: PlanLike = LOCAL_DOWN,
+    decay: float = 1.0,
+    apart: bool = True,
+    first: PlanLike = RAW,
+    keep: int = 42,
 ) -> Protocol:
     """Local training by clients that come and go, under any strategy; what the engines run unless told otherwise. Ours.
 
-    Up: the update with error feedback that decays (unbiased codecs need none), for what was not sent is trained again from the same
-    start, and must not add up. Down: the model against what the client holds, as in MCM and EF21, so that one frame brings a client
-    up to date however long it was away; `keep` is how many such references the server remembers, `first` the codecs of full models.
+    Up: the update with error feedback (unbiased codecs need none). `apart`: what a client could not send stays in its own model, so that
+    training goes on from there; without it, it would be trained again from the same start and add up: take a decay of .5 then.
+    Down: the model against what the client holds, as in MCM and EF21, so that one frame brings a client up to date however long it
+    was away; `keep` is how many such references the server remembers, `first` the codecs of full models.
 
     Differs from FedAvg (McMahan et al., 2017): both directions are compressed.
     """
-    uplink = Direct(up) if _is_unbiased(up) else ErrorFeedback(Direct(up), decay)
+    uplink = Direct(up) if _is_unbiased(up) else ErrorFeedback(Direct(up), decay, apart)
     return Protocol.of("federated", uplink, Versions(Shifted(Direct(down)), first, keep))
 
 

@@ -39,10 +39,18 @@ class _Task:
     terms: Terms
     base: Held | None
     held: Held
+    unsent: float = 1.0  # how much of what the uplink owes is in the model that was handed out
 
     @cached_property
     def model(self) -> Model:
-        return self.held.model(self.terms)
+        shared, owed = self.held.model(self.terms), self.terms.uplink.owed(self.held.up)
+        if owed is None or not self.unsent:
+            return shared
+        start = shared.flat.copy()
+        into = shared.layout.split(start)
+        for name, part in self.held.up.layout.split(owed).items():
+            into[name] -= np.float32(self.unsent) * part
+        return replace(shared, flat=start)
 
     @property
     def digest(self) -> bytes:
@@ -84,10 +92,17 @@ class ClientSession:
         """The digest of what this client holds; the server's own for it is the same."""
         return None if self._holding is None else self._holding.now.digest(self._holding.terms)
 
-    def receive(self, frame: Piece) -> Tensors:
-        """The model to train or evaluate. ResyncNeeded has the answer that makes the server send everything."""
+    def receive(self, frame: Piece, unsent: float = 1.0) -> Tensors:
+        """The model to train or evaluate. ResyncNeeded has the answer that makes the server send everything.
+
+        Args:
+            frame: the server's.
+            unsent: how much of what this client could not send so far is in the model, where the protocol lets it start `apart`: 1 to
+                train; 0 to evaluate, which gives the model as the server has it; 1/weight if updates are multiplied by a weight.
+        """
         try:
-            self._task = self._apply(opened(self._seal.open(frame, Way.DOWN, ANYBODY, self._number)))
+            task = self._apply(opened(self._seal.open(frame, Way.DOWN, ANYBODY, self._number)))
+            self._task = replace(task, unsent=unsent)
         except PerbitError as error:  # whatever is wrong with what was read, it is the frame's fault
             self._task = None
             LOG.warning("resync needed: %s", error)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 
 from perbit.engines.flower import folders
 from perbit.engines.flower.metrics import ms_since
@@ -80,7 +80,7 @@ def _framed(
     started = time.perf_counter()
     try:
         session = ClientSession(folders.make(own_folder), key=key)
-        tensors = session.receive(found.frame)
+        tensors = session.receive(found.frame, unsent=0.0 if _evaluates(message) else 1.0)
     except Exception as error:  # whatever is wrong with what this node remembers, a full frame replaces it
         own = error.answer if isinstance(error, ResyncNeeded) else b""
         answer = own or Seal(key).close(ask_for_resync(found.frame, repr(error)), Way.UP, ANYBODY)
@@ -95,6 +95,11 @@ def _framed(
         reply.content = with_record(content, TIMES, times)
         context.state[STATE] = ConfigRecord({"digest": (session.digest or b"").hex()})
     return reply
+
+
+def _evaluates(message: Message) -> bool:
+    """Whether the server's model is wanted as it is; to train, a client starts from where it would be had it sent everything."""
+    return message.metadata.message_type.split(".")[0] == MessageType.EVALUATE
 
 
 def _coded(content: RecordDict, session: ClientSession, record: str, received: Tensors) -> RecordDict:

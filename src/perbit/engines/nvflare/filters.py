@@ -11,6 +11,7 @@ from nvflare.apis.dxo_filter import DXOFilter
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.app_common.app_constant import AppConstants
 
 from perbit.engines.nvflare.models import added, are_torch, check_plain, check_steps, for_users, plain_bytes
 from perbit.engines.nvflare.settings import as_json, folder_of, key_from, protocol_from
@@ -181,10 +182,12 @@ class ClientInput(_Filter):
         client.received = None
         if FRAME not in dxo.data:
             return None
+        # to train, a client starts from where it would be had it sent everything
+        unsent = 0.0 if fl_ctx.get_prop(FLContextKey.TASK_NAME) == AppConstants.TASK_VALIDATION else 1.0
         try:
-            client.received = client.session.receive(dxo.data[FRAME])
+            client.received = client.session.receive(dxo.data[FRAME], unsent)
         except ResyncNeeded as needed:
-            client.received = client.session.receive(self._full_frame(needed, fl_ctx))
+            client.received = client.session.receive(self._full_frame(needed, fl_ctx), unsent)
         return _with_data(dxo, for_users(client.received, dxo.data.get(IS_TORCH, False)))
 
     def _full_frame(self, needed: ResyncNeeded, fl_ctx: Any) -> bytes:

@@ -93,7 +93,7 @@ def one_round(federation: Federation, world: World, task: Task, seed: int, book:
         clock.server += watch.lap()
         book.add(i, "down", frame)
         watch.lap()
-        received = client.receive(frame)
+        received = client.receive(frame, _unsent(world, task, i))
         clock.receive[str(i)] = watch.lap()
         update, counters = _compute(world, task, received, i, fold(fold(key, _CLIENT), i))
         clock.compute[str(i)] = watch.lap()
@@ -120,19 +120,27 @@ def present(task: Task, seed: int, number: int) -> list[int]:
     return sorted(int(i) for i in drawn)
 
 
+def _weight(world: World, task: Task, client: int) -> float:
+    """By what the client's update is multiplied, so that the plain mean of any protocol, with any memories, is FedAvg's weighted one."""
+    return world.weight(client) if task.weights == "samples" and task.trains_locally else 1.0
+
+
+def _unsent(world: World, task: Task, client: int) -> float:
+    """How much of what it could not send is in the model that a client trains: what undoes its weight. Gradients are of the shared model."""
+    weight = _weight(world, task, client)
+    return 1 / weight if task.trains_locally and weight else 0.0
+
+
 def _compute(
     world: World, task: Task, received: Mapping[str, Any], client: int, seed: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the server is to subtract: the way back from where local training led, or a gradient; and the counters.
-
-    FedAvg's weights are applied here, so that the plain mean of any protocol, with any memories, is the weighted mean.
-    """
+    """What the server is to subtract: the way back from where local training led, or a gradient; and the counters."""
     network = world.network
     tensors.put(network, received)
     before = {name: received[name] for name in world.first}
     if task.trains_locally:
         local.train(network, world.data, world.parts[client], task, seed)
-        weight = np.float32(world.weight(client) if task.weights == "samples" else 1)
+        weight = np.float32(_weight(world, task, client))
         update = {
             name: weight * (before[name] - value) for name, value in tensors.floats(network, world.masked).items()
         }
