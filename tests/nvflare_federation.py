@@ -15,7 +15,7 @@ pytest.importorskip("nvflare")
 
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.event_type import EventType
-from nvflare.apis.fl_constant import FilterKey, ReturnCode
+from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext, FLContextManager
 from nvflare.apis.shareable import Shareable, make_copy, make_reply
 from nvflare.apis.utils.decomposers import flare_decomposers
@@ -93,8 +93,9 @@ class Site:
         for f in self.filters:
             f.handle_event(event, fl_ctx)
 
-    def filtered(self, message: Shareable, which: int, peer: Engine) -> Shareable:
+    def filtered(self, message: Shareable, which: int, peer: Engine, task: str = "train") -> Shareable:
         fl_ctx, way = self.engine.context(peer), self.ways[which]
+        fl_ctx.set_prop(FLContextKey.TASK_NAME, task, private=True, sticky=False)
         return apply_filters("", message, fl_ctx, self.tables[which], "train", way)
 
     def get(self, key: str) -> Any:
@@ -142,8 +143,8 @@ class Federation:
         """The frame for one client; the task belongs to all of them."""
         return over_the_wire(self.server.filtered(make_copy(task), 0, self.clients[name].engine))
 
-    def arrived(self, name: str, message: Shareable) -> Tensors:
-        return dict(from_shareable(self.clients[name].filtered(make_copy(message), 0, self.server.engine)).data)
+    def arrived(self, name: str, message: Shareable, task: str = "train") -> Tensors:
+        return dict(from_shareable(self.clients[name].filtered(make_copy(message), 0, self.server.engine, task)).data)
 
     def answer(self, name: str, data: Tensors, kind: str = DataKind.WEIGHTS, meta: Any = None) -> Shareable:
         result = DXO(kind, data, meta or {}).to_shareable()

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+from nvflare.apis.dxo import DataKind
 
+import flower_network
+from nvflare_federation import Federation, task_of
 from perbit.channels import Direct, ErrorFeedback
+from perbit.engines.flower import CompressedGrid, perbit_mod
 from perbit.errors import SpecError
 from perbit.plan import Plan
 from perbit.protocols.presets import federated
@@ -117,3 +123,31 @@ def test_in_comparisons_a_weighted_client_starts_where_its_own_training_led(monk
 def test_what_apart_can_be() -> None:
     with pytest.raises(SpecError, match="apart must be true or false"):
         ErrorFeedback(Direct("topk(0.1)"), 1.0, "yes")  # type: ignore[arg-type]
+
+
+def test_flowers_clients_train_from_their_own_model_and_evaluate_the_servers(tmp_path: Path) -> None:
+    network = flower_network.Network(flower_network.app_of(perbit_mod(tmp_path)), nodes=[1])
+    grid = CompressedGrid(network, up="topk(0.02)", down="raw", seed=0)
+    (reply,) = grid.send_and_receive(flower_network.messages(1))
+    shared, target = reply.content["arrays"], flower_network.TARGET
+
+    def distance(kind: str) -> float:
+        content = RecordDict({"arrays": shared, "config": ConfigRecord({"server-round": 2})})
+        (answer,) = grid.send_and_receive([Message(content, 1, kind)])
+        return float(answer.content["metrics"]["distance"])
+
+    own = 0.5 * (target + np.float32(0.01))  # one step from zero towards the target of node 1
+    assert distance("evaluate") == pytest.approx(np.abs(shared["w"].numpy() - target).mean())
+    assert distance("train") == pytest.approx(np.abs(own - target).mean(), rel=1e-4)
+
+
+def test_nvflares_clients_train_from_their_own_model_and_validate_the_servers(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, 1, up="topk(0.02)", down="raw")
+    start, far = np.zeros((40, 50), np.float32), np.random.default_rng(2).normal(size=(40, 50)).astype(np.float32)
+    federation.arrived("site-0", federation.down("site-0", task_of({"w": start})))
+    shared = federation.up("site-0", federation.answer("site-0", {"w": far})).data
+    validated = federation.arrived("site-0", federation.down("site-0", task_of(shared)), task="validate")
+    assert np.array_equal(validated["w"], shared["w"])
+    federation.up("site-0", federation.answer("site-0", {"accuracy": 0.9}, DataKind.METRICS))
+    trained = federation.arrived("site-0", federation.down("site-0", task_of(shared)))
+    assert np.abs(trained["w"] - far).max() < 1e-5
