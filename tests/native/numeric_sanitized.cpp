@@ -4,10 +4,12 @@
 // Every array is its own heap block of the exact size, so that the first byte read or written outside stops the run.
 #ifdef PERBIT_AVX2
 #define PERBIT_ARCH avx2
+#define PERBIT_HAVE_AVX2 1
 #else
 #define PERBIT_ARCH portable
 #endif
 #include "numeric.hpp"
+#include "entropy.hpp"  // counts for rd's levels
 
 #include <cstdio>
 #include <random>
@@ -76,6 +78,8 @@ static void quantizers(size_t n) {
     accepted([&] { dequantize<S>(out, n, table, claimed, back); });
     accepted([&] { dequantize_buckets<S>(out, n, table, claimed, scales, bucket, start, back); });
     accepted([&] { feedback_update<S>(x, memory, n, 0.9f, out, table, claimed, memory); });
+    accepted([&] { axpy_table<S>(back, out, n, table, claimed, 0.3f); });
+    accepted([&] { axpy_buckets<S>(back, out, n, table, claimed, scales, bucket, start, 0.3f); });
 }
 
 template <class S>
@@ -144,6 +148,15 @@ static void statistics(size_t n) {
     match_patterns(x, blocks * length, length, signs.data.get(), turns, matched.data.get(), agreement.data.get());
 }
 
+static void products(size_t n) {
+    const size_t rows = 1 + below(20), columns = 1 + n % 3000, count = below(10);
+    Heap<float> pairs = values(count * (rows + columns)), out(rows * columns);
+    multiply_pairs(pairs, count, rows, columns, out);
+    axpy_pairs(out, pairs, count, rows, columns, 0.3f);
+    Heap<float> matrix = values(rows * columns), start = values(count * columns), there(count * rows), back(count * columns);
+    there_and_back(matrix, rows, columns, start, count, there, back);
+}
+
 static Heap<uint8_t> on_heap(const std::vector<uint8_t>& bytes) {
     Heap<uint8_t> copy(bytes.size());
     std::copy(bytes.begin(), bytes.end(), copy.data.get());
@@ -198,6 +211,7 @@ int main() {
     for (int round = 0; round < 400; round++) {
         const size_t n = round % 40 == 0 ? 65000 + below(60000) : below(300);
         statistics(n);
+        products(n);
         quantizers<uint8_t>(n);
         quantizers<uint16_t>(n);
         packing<uint8_t>(n);
