@@ -8,7 +8,8 @@ Seed by seed, and what is finished goes to results/compare/NAME after each. Runs
 too: finished runs are taken from results/compare/NAME (`--fresh`: none of them), and from FOLDER/NAME if it is there.
 
 The tests are stated here, before any run: two methods, paired over seeds, a one-sided t-test at level .05, and the least effect worth
-naming (`perbit.sim.verdicts`). What is compared is the mean accuracy over the last third of the evaluations, steadier than the last one.
+naming (`perbit.sim.verdicts`). What is compared is the mean accuracy over the last third of the evaluations, steadier than the last one;
+in the runs of experiments/hundred, whose rate falls to nothing, the last one.
 With one seed every claim is INCONCLUSIVE.
 """
 
@@ -46,6 +47,11 @@ def read(path: Path) -> list[Run]:
 def minus_loss(run: Run) -> float:
     loss = run["history"][-1]["loss"]
     return -1e9 if loss is None else -float(loss)
+
+
+def final_accuracy(run: Run) -> float:
+    """After the last round, where a schedule has let the rate fall to nothing."""
+    return float(run["history"][-1]["accuracy"])
 
 
 def judged(contest: Contest, runs: list[Run], planned: int) -> str | None:
@@ -146,13 +152,33 @@ NCF = [
     Contest(Claim(f"DeepReduce, NCF: {name} loses at most a point of hit rate", -POINT), name, "float32")
     for name in ("Bloom P0 + QSGD, FPR .6", "SKCompress, 128 quantiles")
 ]
+_PEERS = ("top-k", "QSGD", "PowerSGD", "EDEN", "SparseLoCo")
+HUNDRED = [
+    Contest(Claim("a hundredth of the bytes up costs at most half a point", -HALF), "perbit", "float32", final_accuracy),
+    Contest(Claim("a fiftieth of the bytes in both directions costs at most half a point", -HALF), "perbit, both ways", "float32", final_accuracy),
+    *(
+        Contest(Claim(f"with a third of its bytes, at most half a point behind {peer}", -HALF), "perbit, a third", peer, final_accuracy)
+        for peer in _PEERS
+    ),
+    Contest(Claim("better than top-k by half a point at the same bytes", HALF), "perbit", "top-k", final_accuracy),
+]  # fmt: skip
+APART = [
+    Contest(Claim("what waits in the client's own model costs at most half a point", -HALF), "apart", "float32", final_accuracy),
+    *(
+        Contest(Claim(f"apart is better than {other}", 0.0), "apart", other, final_accuracy)
+        for other in ("error feedback", "error feedback, half of it forgotten")
+    ),
+]  # fmt: skip
+TASKS = ("hapt", "lenet", "shakespeare", "cnn")
 FILES = {  # those with the authors' settings, by TOML file
     "mcm-mnist": "mcm/mnist.toml", "mcm-mnist-writers": "mcm/mnist_writers.toml",
     "mcm-fashion": "mcm/fashion.toml", "mcm-cifar-authors": "mcm/cifar.toml",
     "deepreduce-resnet20": "deepreduce/resnet20.toml", "deepreduce-table2": "deepreduce/table2.toml", "deepreduce-ncf": "deepreduce/ncf.toml",
 }  # fmt: skip
+FILES |= {f"hundred-{task}": f"hundred/{task}.toml" for task in (*TASKS, "apart")}
 CLAIMS |= {"mcm-mnist": MCM, "mcm-mnist-writers": MCM, "mcm-fashion": MCM, "mcm-cifar-authors": MCM}
 CLAIMS |= {"deepreduce-resnet20": RESNET, "deepreduce-table2": TABLE_2, "deepreduce-ncf": NCF}
+CLAIMS |= {**{f"hundred-{task}": HUNDRED for task in TASKS}, "hundred-apart": APART}
 
 
 def configuration(name: str) -> str:

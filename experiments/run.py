@@ -89,6 +89,11 @@ PLAN = [
     _deep("mcm-mnist-writers", "H", 85),
     _deep("mcm-cifar-authors", "H", 75),
     _deep("mcm-fashion", "H", 65),
+    _deep("hundred-apart", "I", 25),
+    _deep("hundred-hapt", "I", 80),
+    _deep("hundred-lenet", "I", 120),
+    _deep("hundred-shakespeare", "I", 120),
+    _deep("hundred-cnn", "I", 600),
 ]
 
 
