@@ -1,4 +1,4 @@
-"""Brings docs/papers up to date: what its pages say of runs comes from the files of results.
+"""Brings docs/papers and docs/hundred.md up to date: what these pages say of runs comes from the files of results.
 
     python experiments/pages.py             writes what has changed
     python experiments/pages.py --check     writes nothing, names what would change, and fails if anything would
@@ -9,6 +9,7 @@ In a page, the text between <!--= WHAT NAME; MORE --> and <!--/--> is made here:
     seeds NAME             how many seeds have run
     verdicts NAME          all sentences, as a list
     table NAME             accuracy and bytes of every method, over its seeds
+    finals NAME            the same with the last accuracy, and how many times fewer bytes than float32 both ways
     excess                 MCM's table of excess losses, paper and ours
     means NAME             the mean excess losses of a convex run
     bytes NAME             how many fewer bytes MCM needs on a data set
@@ -40,7 +41,7 @@ from perbit_papers.series import late_accuracy
 sys.path.insert(0, str(Path(__file__).parent))
 from run import PLAN
 
-PAGES = Path("docs/papers")
+PAPERS, HUNDRED = Path("docs/papers"), Path("docs/hundred.md")
 NOT_YET = "not run yet"
 WHOLE = ("float32", "SGD")  # methods that send 32 bits a value
 OUTCOMES = ("NOT REPRODUCED", "REPRODUCED", "INCONCLUSIVE", "AGREES", "DIFFERS")
@@ -190,6 +191,35 @@ def table(name: str) -> str:
     return _block("\n".join(lines) if runs else "The table comes with the first run.")
 
 
+def finals(name: str) -> str:
+    """Accuracies after the last round, and how many times fewer bytes than float32, up and in both directions together."""
+    runs = outcome_of(name).runs
+    lines = [
+        "| | seeds | last accuracy, % | MB up | fewer bytes up | fewer both ways |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    whole = [run for run in runs if run["method"] in WHOLE]
+    for method in dict.fromkeys(run["method"] for run in runs):
+        own = [run for run in runs if run["method"] == method]
+        reached = _spread([100 * run["history"][-1]["accuracy"] for run in own])
+        up, both = (_times_fewer(own, whole, keys) for keys in (("bytes_up",), ("bytes_up", "bytes_down")))
+        sent = statistics.fmean(run["bytes_up"] for run in own) / 1e6
+        lines.append(f"| {method} | {len(own)} | {reached} | {sent:.1f} | {up} | {both} |")
+    return _block("\n".join(lines) if runs else "The table comes with the first run.")
+
+
+def _times_fewer(own: list[Run], whole: list[Run], keys: tuple[str, ...]) -> str:
+    def sent(runs: list[Run]) -> float:
+        return statistics.fmean(sum(run[key] for key in keys) for run in runs)
+
+    return f"{sent(whole) / sent(own):.3g} ×" if whole else ""
+
+
+def pages() -> list[Path]:
+    """Those that are made here in part."""
+    return [*sorted(PAPERS.glob("*.md")), HUNDRED]
+
+
 def _sent(run: Run, key: str) -> float:
     return float(run[key] if key in run else run["history"][-1][key])
 
@@ -291,7 +321,7 @@ def _block(text: str) -> str:
 
 MAKERS: dict[str, Callable[..., str]] = {
     "outcome": outcome, "seeds": seeds, "verdicts": verdicts, "minutes": minutes, "table": table, "excess": excess, "means": means,
-    "bytes": bytes_, "steps": steps, "ratios": ratios, "shapes": shapes, "left": left, "down": down,
+    "bytes": bytes_, "steps": steps, "ratios": ratios, "shapes": shapes, "left": left, "down": down, "finals": finals,
 }  # fmt: skip
 
 
@@ -321,7 +351,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing")
     check = parser.parse_args().check
-    texts = {path: path.read_text("utf-8") for path in sorted(PAGES.glob("*.md"))}
+    texts = {path: path.read_text("utf-8") for path in pages()}
     changed = {path: new for path, text in texts.items() if (new := renewed(text)) != text}
     for path, new in changed.items():
         print(f"{path} {'is not up to date' if check else 'renewed'}")

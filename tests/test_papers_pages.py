@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted((ROOT / "docs/papers").glob("*.md"))
+PAGES = [*sorted((ROOT / "docs/papers").glob("*.md")), ROOT / "docs/hundred.md"]
+OURS = "I"  # the part of the plan that is no paper's
 _SENTENCE = re.compile(r"^- ((?:NOT )?REPRODUCED|INCONCLUSIVE|AGREES|DIFFERS): (.*)$", re.MULTILINE)
 
 
@@ -55,7 +56,7 @@ def test_every_run_of_the_plan_is_on_a_page_and_in_the_table(pages: ModuleType) 
     table = pages.marks((ROOT / "docs/papers/README.md").read_text("utf-8"))
     others = [mark for path in PAGES if path.name != "README.md" for mark in pages.marks(path.read_text("utf-8"))]
     for run in pages.PLAN:
-        for marks in (table, others):
+        for marks in (others,) if run.part == OURS else (table, others):
             assert any(run.name in mark.partition(";")[0].split() for mark in marks), run.name
 
 
@@ -105,6 +106,7 @@ def test_the_check_fails_on_an_old_page(pages: ModuleType, tmp_path: Path, monke
     (tmp_path / "docs/papers").mkdir(parents=True)
     page = tmp_path / "docs/papers/co3.md"
     page.write_text("<!--= outcome co3-training -->REPRODUCED<!--/-->")
+    (tmp_path / "docs/hundred.md").touch()
     pages.outcome_of.cache_clear()
     monkeypatch.setattr(sys, "argv", ["pages.py", "--check"])
     with pytest.raises(SystemExit, match="pages"):
