@@ -38,9 +38,9 @@ def trained(model: dict[str, Any], centre: float) -> dict[str, Any]:
     return {"w": w}
 
 
-def own_models(up: str, centres: tuple[float, ...], n_rounds: int, **more: Any) -> list[Any]:
+def own_models(up: str, centres: tuple[float, ...], n_rounds: int, apart: float = 1.0) -> list[Any]:
     """Federated averaging with these clients: what each of them would start to train from after the last round."""
-    server = ServerSession(federated(up, "raw", **more), seed=0)
+    server = ServerSession(federated(up, "raw", 1.0, apart), seed=0)
     clients, current = [ClientSession() for _ in centres], first()
     for _ in range(n_rounds):
         answers = []
@@ -62,7 +62,7 @@ def exactly(centres: tuple[float, ...], n_rounds: int) -> Any:
 def test_one_client_trains_as_if_nothing_were_compressed(up: str) -> None:
     (own,) = own_models(up, (1.0,), 8)
     assert np.abs(own - exactly((1.0,), 8)).max() < 1e-4
-    (beside,) = own_models(up, (1.0,), 8, apart=False)
+    (beside,) = own_models(up, (1.0,), 8, apart=0.0)
     assert np.abs(beside - exactly((1.0,), 8)).max() > 0.03
 
 
@@ -75,7 +75,7 @@ def test_the_mean_of_all_clients_moves_as_if_nothing_were_compressed(up: str) ->
 
 
 def test_to_evaluate_a_client_gets_the_servers_model() -> None:
-    server, client = ServerSession(federated("topk(0.02)", "raw"), seed=0), ClientSession()
+    server, client = ServerSession(federated("topk(0.02)", "raw", 1.0, 1.0), seed=0), ClientSession()
     arrived = server.receive(0, client.reply(trained(client.receive(server.send(0, first())), 1.0)))
     assert arrived is not None
     evaluated = client.receive(server.send(0, arrived), unsent=0.0)["w"]
@@ -86,7 +86,7 @@ def test_to_evaluate_a_client_gets_the_servers_model() -> None:
 
 
 def test_a_client_that_answers_with_some_tensors_keeps_apart_in_these() -> None:
-    server, client = ServerSession(federated("topk(0.02)", "raw"), seed=0), ClientSession()
+    server, client = ServerSession(federated("topk(0.02)", "raw", 1.0, 1.0), seed=0), ClientSession()
     whole = {**first(), "mine": np.ones(7, np.float32)}
     arrived = server.receive(0, client.reply(trained(client.receive(server.send(0, whole)), 1.0)))
     assert arrived is not None
@@ -109,7 +109,7 @@ def test_in_comparisons_a_weighted_client_starts_where_its_own_training_led(monk
 
     train = local.train
     monkeypatch.setattr(local, "train", train_as_ever)
-    federation = rounds.Federation(federated(Plan.of("topk(0.02)", small=None), "raw"), place, 4, 0)
+    federation = rounds.Federation(federated(Plan.of("topk(0.02)", small=None), "raw", 1.0, 1.0), place, 4, 0)
     rounds.one_round(federation, place, task, 0, Book(1))
     shared = federation.server.flat.astype(np.float32)
     states = [client.state for client in federation.clients]
@@ -121,13 +121,13 @@ def test_in_comparisons_a_weighted_client_starts_where_its_own_training_led(monk
 
 
 def test_what_apart_can_be() -> None:
-    with pytest.raises(SpecError, match="apart must be true or false"):
-        ErrorFeedback(Direct("topk(0.1)"), 1.0, "yes")  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match="apart must be a number from 0 to 1"):
+        ErrorFeedback(Direct("topk(0.1)"), 1.0, 1.5)
 
 
 def test_flowers_clients_train_from_their_own_model_and_evaluate_the_servers(tmp_path: Path) -> None:
     network = flower_network.Network(flower_network.app_of(perbit_mod(tmp_path)), nodes=[1])
-    grid = CompressedGrid(network, up="topk(0.02)", down="raw", seed=0)
+    grid = CompressedGrid(network, protocol=federated("topk(0.02)", "raw", 1.0, 1.0), seed=0)
     (reply,) = grid.send_and_receive(flower_network.messages(1))
     shared, target = reply.content["arrays"], flower_network.TARGET
 
@@ -142,7 +142,7 @@ def test_flowers_clients_train_from_their_own_model_and_evaluate_the_servers(tmp
 
 
 def test_nvflares_clients_train_from_their_own_model_and_validate_the_servers(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, 1, up="topk(0.02)", down="raw")
+    federation = Federation(tmp_path, 1, up="topk(0.02)", down="raw", options={"decay": 1.0, "apart": 1.0})
     start, far = np.zeros((40, 50), np.float32), np.random.default_rng(2).normal(size=(40, 50)).astype(np.float32)
     federation.arrived("site-0", federation.down("site-0", task_of({"w": start})))
     shared = federation.up("site-0", federation.answer("site-0", {"w": far})).data

@@ -141,19 +141,19 @@ class ErrorFeedback(_Wrapper):
     Seide et al. (2014), Stich et al. (2018); γ < 1 is the memory decay of CO₃. With γ = 1 the memory stays bounded only if
     the codec loses less than it is given (ω < 1); decay=None takes 1 there, and 1/(ω + 1) for noisier codecs.
 
-    With `apart`, a sender that works on a shared point w and sends how far it got (local training) starts at w - γ·m, where it would
-    be had everything been sent. So nothing that waits is found and sent a second time, and the senders' mean moves as without compression.
+    A sender that works on a shared point w and sends how far it got (local training) starts at w - apart·γ·m. With 1 that is where it
+    would be had everything been sent: nothing that waits is found and sent a second time, and the senders' mean moves as without compression.
     """
 
     decay: float | None = 1.0
-    apart: bool = False
+    apart: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.decay is not None and not (_is_number(self.decay) and 0 <= self.decay <= 1):
             raise _wrong(self, "decay", "none or a number from 0 to 1")
-        if not isinstance(self.apart, bool):
-            raise _wrong(self, "apart", "true or false")
+        if not (_is_number(self.apart) and 0 <= self.apart <= 1):
+            raise _wrong(self, "apart", "a number from 0 to 1")
 
     def gamma(self, layout: Layout) -> float:
         """The γ in use for this model."""
@@ -182,7 +182,7 @@ class ErrorFeedback(_Wrapper):
         if not self.apart:
             return None
         m: F32 = state.memory[0]
-        return np.float32(self.gamma(state.layout)) * m
+        return np.float32(self.apart * self.gamma(state.layout)) * m
 
 
 @dataclass(frozen=True)

@@ -379,15 +379,16 @@ def fedavg_topk_ef(
 def federated(
     up: PlanLike = LOCAL_UP,
     down: PlanLike = LOCAL_DOWN,
-    decay: float = 1.0,
-    apart: bool = True,
+    decay: float = 0.5,
+    apart: float = 0.0,
     first: PlanLike = RAW,
     keep: int = 42,
 ) -> Protocol:
     """Local training by clients that come and go, under any strategy; what the engines run unless told otherwise. Ours.
 
-    Up: the update with error feedback (unbiased codecs need none). `apart`: what a client could not send stays in its own model, so that
-    training goes on from there; without it, it would be trained again from the same start and add up: take a decay of .5 then.
+    Up: the update with error feedback that decays (unbiased codecs need none), for what was not sent is trained again from the same
+    start, and must not add up. For long training by small steps, `decay=1.0, apart=1.0` lets a client start from where it would be had
+    it sent everything; for few rounds it is worse.
     Down: the model against what the client holds, as in MCM and EF21, so that one frame brings a client up to date however long it
     was away; `keep` is how many such references the server remembers, `first` the codecs of full models.
 
