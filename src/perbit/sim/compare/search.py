@@ -27,6 +27,7 @@ SMALL_BELOW = 1024  # as plans have it
 LEAST_BITS = 1000  # of a message; shorter ones are mostly headers
 SHARES_OF_BUDGET = (0.97, 0.5)  # envelopes need a little
 SHARE_OF_SMALL = 0.25  # of a message, at most, for small tensors
+_FEEDBACK = {"decay": 1.0}
 Values = NDArray[np.float32]
 
 
@@ -76,7 +77,7 @@ def _small(tensors: Mapping[str, Values], bits: int) -> str:
 
 def _with_feedback(up: str, said: str = "", **more: Any) -> Method:
     name = f"{up}, of the whole model" if more.get("whole_model") else f"{up}{said}"
-    return Method(name, "federated", up, down="raw", **more)
+    return Method(name, "co3", up, options=_FEEDBACK, **more)
 
 
 def _by_rule(tensors: Mapping[str, Values]) -> list[Method]:
