@@ -2,44 +2,32 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-EXPERIMENTS = Path(__file__).parents[1] / "experiments" / "outer"
-
-
-def script(name: str) -> Any:
-    """A script of experiments/outer, which imports its neighbours by name."""
-    sys.path.insert(0, str(EXPERIMENTS))
-    spec = importlib.util.spec_from_file_location(f"outer_{name}", EXPERIMENTS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+from experiment_scripts import EXPERIMENTS, script
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _paths() -> Iterator[None]:
+    """The scripts import their neighbours by name."""
     before = list(sys.path)
+    sys.path.insert(0, str(EXPERIMENTS / "outer"))
     yield
     sys.path[:] = before
 
 
 @pytest.fixture(scope="module")
 def wan() -> Any:
-    return script("wan")
+    return script("outer/wan.py")
 
 
 @pytest.fixture(scope="module")
 def failures() -> Any:
-    return script("failures")
+    return script("outer/failures.py")
 
 
 def runs_of(wan: Any, seed: int, ours_seconds: float) -> dict[str, Any]:

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from experiment_scripts import EXPERIMENTS, script
 from perbit import cli
 from perbit.errors import PerbitError
 from perbit.sim.federated.settings import Task
 from perbit.sim.verdicts import Claim
 from perbit_papers.series import Contest, series
-
-EXPERIMENTS = Path(__file__).parents[1] / "experiments"
-
-
-def script(path: str) -> ModuleType:
-    """A script of experiments as a module."""
-    spec = importlib.util.spec_from_file_location("experiment_" + Path(path).stem, EXPERIMENTS / path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_nothing_is_decided_before_all_planned_seeds_have_run() -> None:

@@ -388,7 +388,7 @@ def federated(
 
     Up: the update with error feedback that decays (unbiased codecs need none), for what was not sent is trained again from the same
     start, and must not add up. For long training by small steps, `decay=1.0, apart=1.0` lets a client start from where it would be had
-    it sent everything; for few rounds it is worse.
+    it sent everything (docs/protocols.md says when).
     Down: the model against what the client holds, as in MCM and EF21, so that one frame brings a client up to date however long it
     was away; `keep` is how many such references the server remembers, `first` the codecs of full models.
 
